@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libengram: attach to a table that engramd holds, and use it.
+ *
+ *	engram_client *c;
+ *	engram_table *t;
+ *
+ *	engram_open(NULL, &c);
+ *	engram_attach(c, &(struct engram_attach_params){.table = "demo"}, &t);
+ *	engram_hash(t, &batch, ids);
+ *	engram_lookup(t, 0, &args, rows);
+ *	engram_detach(t);
+ *	engram_close(c);
+ *
+ * Ownership: what a function hands out through `out` is the caller's until
+ * the function named with it takes it back.  Strings returned belong to the
+ * handle and live as long as it.
+ *
+ * Threads: calls on one engram_client are serialised inside; any thread may
+ * make them.  Calls that only read an engram_table (hash, lookup, info, ...)
+ * run in any number of threads at once, without a lock or a system call;
+ * engram_detach must be the last.
+ *
+ * Errors: every function returns an enum engram_status.  engram_last_error
+ * gives the message, its causes and the fix for the calling thread's last
+ * failed call.
+ */
+#ifndef ENGRAM_H
+#define ENGRAM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engram_error.h"
+#include "engram_geometry.h"
+#include "engram_kernels.h"
+#include "engram_status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ENGRAM_VERSION_MAJOR 0
+#define ENGRAM_VERSION_MINOR 1
+#define ENGRAM_VERSION_PATCH 0
+
+/* "0.1.0" of the library in use. */
+const char *engram_version(void);
+
+typedef struct engram_client engram_client;
+typedef struct engram_table engram_table;
+
+/* ---- errors ---- */
+
+/* The calling thread's last failure in this library, with all its fields;
+ * never NULL, status ENGRAM_OK when there was none.  Valid until the
+ * thread's next call. */
+const struct engram_error *engram_last_error(void);
+
+/* ---- the connection, which is the lease ---- */
+
+struct engram_open_params {
+	const char *socket;  /* NULL: $ENGRAMD_SOCKET, else
+			      * /run/engramd/default.sock */
+	const char *name;    /* how `engramctl clients` shows this client;
+			      * NULL: the program's name */
+	int connect_wait_ms; /* keep trying that long for the sidecar to come
+			      * up, with back-off; 0 = once, -1 = for ever */
+	int call_timeout_ms; /* for one answer; 0 = 30 s, -1 = for ever */
+};
+
+/* NULL params are all defaults. */
+enum engram_status engram_open(const struct engram_open_params *params,
+			       engram_client **out);
+
+/* Detach first: tables of a closed client are ENGRAM_EBUSY here.  NULL is
+ * allowed.  The sidecar drops whatever the connection leased. */
+enum engram_status engram_close(engram_client *client);
+
+/* The sidecar met at the last connect. */
+uint64_t engram_boot_epoch(const engram_client *client);
+const char *engram_server_version(const engram_client *client);
+
+/*
+ * Any method of the control protocol (sidecar/PROTOCOL.md): params and
+ * result are JSON texts; params may be NULL.  *result is malloc'd, freed with
+ * engram_free.  A product error comes back as its status.
+ */
+enum engram_status engram_call(engram_client *client, const char *method,
+			       const char *params, char **result);
+
+/* The next notification after events.subscribe: {"method", "params"} as JSON
+ * text.  ENGRAM_ETIMEDOUT when none came in timeout_ms (-1 = wait). */
+enum engram_status engram_next_event(engram_client *client, int timeout_ms,
+				     char **event);
+void engram_free(void *text);
+
+/* ---- attaching ---- */
+
+struct engram_attach_params {
+	const char *table;
+	const int32_t *layers; /* layer ids to map; NULL: all of the table */
+	uint32_t num_layers;
+	uint32_t tp_rank; /* this rank maps the rows of its heads only */
+	uint32_t tp_size; /* 0 and 1: one rank, all heads */
+};
+
+enum engram_status engram_attach(engram_client *client,
+				 const struct engram_attach_params *params,
+				 engram_table **out);
+/* Unmap and let go of the lease.  Succeeds when the sidecar is gone. */
+enum engram_status engram_detach(engram_table *table);
+
+struct engram_table_info {
+	const char *name;
+	uint64_t generation;
+	uint64_t boot_epoch;
+	char content_id[33]; /* 128 bits in hex, NUL: equal for equal bytes of
+			      * all layers; goes into prefix-cache salts */
+	uint32_t num_layers; /* attached */
+	uint32_t tp_rank, tp_size;
+	uint32_t num_cols;    /* hash columns = heads of all ranks */
+	uint32_t local_heads; /* of this rank, padding included */
+	uint32_t dim;
+	uint32_t max_ngram, num_heads;
+	int32_t pad_id;	       /* compressed */
+	int64_t token_map_len; /* 0: the table has none, and can not hash */
+	uint64_t mapped_bytes;
+};
+enum engram_status engram_table_info(const engram_table *table,
+				     struct engram_table_info *out);
+
+/* The generation that is current now, from the control page, without a
+ * system call; 0 if the sidecar withdrew the table. */
+uint64_t engram_table_poll(const engram_table *table);
+
+/* ---- using it; `layer` is an index into the attached layers ---- */
+
+struct engram_layer_info {
+	int32_t layer_id;
+	struct engram_shard shard; /* heads and rows of this rank */
+	struct engram_rows rows;   /* for the kernels of engram_kernels.h */
+	uint64_t total_rows;	   /* of all ranks */
+};
+enum engram_status engram_layer_info(const engram_table *table, uint32_t layer,
+				     struct engram_layer_info *out);
+
+/* Views into the mapping, valid until engram_detach.  ENGRAM_ENOTOKENMAP
+ * when the table was loaded without a token map. */
+enum engram_status engram_hash_params(const engram_table *table,
+				      struct engram_hash_params *out);
+
+/* out int32 [num_tokens, num_layers attached, num_cols]; with a slot cache
+ * in the batch, writes the batch's slots first. */
+enum engram_status engram_hash(const engram_table *table,
+			       const struct engram_hash_batch *batch,
+			       int32_t *out);
+
+/*
+ * This rank's heads of the ids [num_tokens, num_cols]: out bf16
+ * [num_tokens, local_heads, dim].  *misses, if not NULL, grows by the ids
+ * that no row of this rank answers.
+ */
+enum engram_status engram_lookup(const engram_table *table, uint32_t layer,
+				 const int32_t *ids, int64_t ids_token_stride,
+				 int64_t ids_head_stride, int64_t num_tokens,
+				 uint16_t *out, uint64_t *misses);
+
+/* Stored bytes of `count` rows, codes then scales, record_bytes each (see
+ * engram_record_bytes).  ENGRAM_EINVAL for a row of another rank. */
+enum engram_status engram_read_rows(const engram_table *table, uint32_t layer,
+				    const int64_t *rows, uint64_t count,
+				    void *out);
+uint64_t engram_record_bytes(const engram_table *table);
+
+enum engram_status engram_gate(const struct engram_gate_args *args,
+			       uint16_t *out);
+enum engram_status engram_sp_rows(const struct engram_sp_rows_args *args,
+				  uint16_t *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
