@@ -15,6 +15,7 @@
 
 #include "engram_error.h"
 
+#pragma GCC visibility push(default) /* libengram exports these */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -80,4 +81,5 @@ enum engram_status engram_shard_of(const int64_t *primes /* [num_cols] */,
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

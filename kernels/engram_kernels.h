@@ -19,6 +19,7 @@
 
 #include "engram_error.h"
 
+#pragma GCC visibility push(default) /* libengram exports these */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -219,4 +220,5 @@ const char *engram_isa_name(enum engram_isa isa);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -15,6 +15,7 @@
 
 #include "engram_status.h"
 
+#pragma GCC visibility push(default) /* libengram exports these */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -61,4 +62,5 @@ void engram_error_figures(struct engram_error *err, uint64_t needed,
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

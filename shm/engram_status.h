@@ -7,6 +7,7 @@
 #ifndef ENGRAM_STATUS_H
 #define ENGRAM_STATUS_H
 
+#pragma GCC visibility push(default) /* libengram exports these */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -59,4 +60,5 @@ enum engram_status engram_status_from_name(const char *name);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

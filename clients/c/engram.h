@@ -36,6 +36,7 @@
 #include "engram_kernels.h"
 #include "engram_status.h"
 
+#pragma GCC visibility push(default) /* libengram exports these */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -181,4 +182,5 @@ enum engram_status engram_sp_rows(const struct engram_sp_rows_args *args,
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif
