@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client.h"
+
+/*
+ * What the answer to an attach says of itself is checked against the segments
+ * that came with it, and every difference is a refusal: a table that is not
+ * what it says gives fluent wrong text.
+ */
+struct attach {
+	const struct engram_attach_params *params;
+	struct engram_table *table;
+	struct conn_fds fds;
+	bool fd_used[ENGRAM_FDS_MAX];
+	const struct engram_segment_header *first; /* of the layers answered */
+	struct engram_error *err;
+};
+
+static enum engram_status bad_answer(struct attach *a, const char *what)
+{
+	engram_error_set(a->err, ENGRAM_EPROTOCOL, "the answer to attach: %s",
+			 what);
+	engram_error_fix(a->err, "install engramd and libengram of the same "
+				 "release");
+	return ENGRAM_EPROTOCOL;
+}
+
+static enum engram_status bad_segment(struct attach *a, int32_t layer_id,
+				      const char *what)
+{
+	engram_error_set(a->err, ENGRAM_EDAMAGED, "layer %d: %s", layer_id,
+			 what);
+	engram_error_fix(a->err, "unload the table and load it again");
+	return ENGRAM_EDAMAGED;
+}
+
+static enum engram_status check_params(const struct engram_attach_params *p,
+				       struct engram_error *err)
+{
+	uint32_t i, j;
+
+	if (!p || !p->table || !engram_name_valid(p->table)) {
+		engram_error_set(err, ENGRAM_EINVAL,
+				 "table: \"%.80s\" is no table name",
+				 p && p->table ? p->table : "");
+		engram_error_fix(err,
+				 "use 1..%d letters, digits, \"_\", \"-\" "
+				 "and inner single dots",
+				 ENGRAM_NAME_MAX);
+		return ENGRAM_EINVAL;
+	}
+	if (p->tp_size ? p->tp_rank >= p->tp_size : p->tp_rank > 0)
+		return engram_error_set(err, ENGRAM_EINVAL,
+					"tp_rank: %" PRIu32 " is not below "
+					"tp_size, %" PRIu32,
+					p->tp_rank, p->tp_size);
+	if (!p->layers != !p->num_layers || p->num_layers > ENGRAM_LAYERS_MAX)
+		return engram_error_set(err, ENGRAM_EINVAL,
+					"num_layers: %" PRIu32 " with %s list "
+					"of layers; at most %d",
+					p->num_layers, p->layers ? "a" : "no",
+					ENGRAM_LAYERS_MAX);
+	for (i = 0; i < p->num_layers; i++)
+		for (j = 0; j < i; j++)
+			if (p->layers[i] == p->layers[j])
+				return engram_error_set(err, ENGRAM_EINVAL,
+							"layers: %" PRId32
+							" is named twice",
+							p->layers[i]);
+	return ENGRAM_OK;
+}
+
+static json_t *request(const struct engram_attach_params *p)
+{
+	json_t *layers = NULL;
+	uint32_t i;
+
+	if (p->layers) {
+		layers = json_array();
+		for (i = 0; i < p->num_layers; i++)
+			json_array_append_new(layers,
+					      json_integer(p->layers[i]));
+	}
+	return json_pack("{s:s, s:o*, s:I, s:I}", "table", p->table, "layers",
+			 layers, "tp_rank", (json_int_t)p->tp_rank, "tp_size",
+			 (json_int_t)(p->tp_size ? p->tp_size : 1));
+}
+
+/* An integer in [min, max], else a refusal of the answer. */
+static enum engram_status get_int(struct attach *a, const json_t *object,
+				  const char *key, int64_t min, int64_t max,
+				  int64_t *out)
+{
+	const json_t *value = json_object_get(object, key);
+	int64_t number = json_integer_value(value);
+	char what[64];
+
+	if (json_is_integer(value) && number >= min && number <= max) {
+		*out = number;
+		return ENGRAM_OK;
+	}
+	snprintf(what, sizeof(what), "\"%s\" is missing or out of range", key);
+	return bad_answer(a, what);
+}
+
+/* The descriptor that `object`.fd points to; each may be used once. */
+static enum engram_status get_fd(struct attach *a, const json_t *object,
+				 int *out)
+{
+	enum engram_status status;
+	int64_t index;
+
+	status = get_int(a, object, "fd", 0, ENGRAM_FDS_MAX - 1, &index);
+	if (status)
+		return status;
+	if ((size_t)index >= a->fds.count)
+		return bad_answer(a, "it names a descriptor that did not come "
+				     "with it");
+	if (a->fd_used[index])
+		return bad_answer(a, "it names one descriptor twice");
+	a->fd_used[index] = true;
+	*out = a->fds.fd[index];
+	return ENGRAM_OK;
+}
+
+/* The place of a layer in the table: as asked, or else as answered. */
+static enum engram_status place_of(struct attach *a, int32_t layer_id,
+				   uint32_t answered, uint32_t *place)
+{
+	const struct engram_attach_params *p = a->params;
+	uint32_t i;
+
+	if (!p->layers) {
+		for (i = 0; i < answered; i++)
+			if (a->table->layers[i].layer_id == layer_id)
+				return bad_answer(a, "it has a layer twice");
+		*place = answered;
+		return ENGRAM_OK;
+	}
+	for (i = 0; i < p->num_layers; i++)
+		if (p->layers[i] == layer_id)
+			break;
+	if (i == p->num_layers)
+		return bad_answer(a, "it has a layer that was not asked for");
+	if (a->table->layers[i].map.header)
+		return bad_answer(a, "it has a layer twice");
+	*place = i;
+	return ENGRAM_OK;
+}
+
+/* Columns are consecutive ranges of `prime` rows that fill the layer. */
+static int columns_fill_rows(const struct engram_segment_header *h)
+{
+	const int64_t *primes = engram_segment_at(h, &h->primes);
+	const int64_t *offsets = engram_segment_at(h, &h->offsets);
+	int64_t sum = 0;
+	uint32_t i;
+
+	for (i = 0; i < h->num_cols; i++) {
+		if (primes[i] < 1 || primes[i] > INT32_MAX || offsets[i] != sum)
+			return 0;
+		sum += primes[i];
+	}
+	return (uint64_t)sum == h->rows;
+}
+
+/* All layers of a table are hashed and decoded alike. */
+static int same_geometry(const struct engram_segment_header *a,
+			 const struct engram_segment_header *b)
+{
+	return a->dtype == b->dtype && a->scale_scheme == b->scale_scheme &&
+	       a->dim == b->dim && a->block_size == b->block_size &&
+	       a->min_ngram == b->min_ngram && a->max_ngram == b->max_ngram &&
+	       a->num_heads == b->num_heads && a->num_cols == b->num_cols &&
+	       a->pad_id == b->pad_id &&
+	       a->token_map.count == b->token_map.count &&
+	       !strcmp(a->instance, b->instance);
+}
+
+static enum engram_status check_header(struct attach *a,
+				       const struct table_layer *layer)
+{
+	const struct engram_segment_header *h = layer->map.header;
+	struct engram_table *t = a->table;
+
+	if (strcmp(h->table, t->name))
+		return bad_segment(a, layer->layer_id,
+				   "the segment belongs to "
+				   "another table");
+	if (strcmp(h->instance, t->control->instance))
+		return bad_segment(a, layer->layer_id,
+				   "the segment belongs to "
+				   "another instance");
+	if (h->generation != t->generation)
+		return bad_segment(a, layer->layer_id,
+				   "the segment is of another generation");
+	if (h->layer_id != layer->layer_id)
+		return bad_segment(a, layer->layer_id,
+				   "the segment holds another layer");
+	if (h->max_ngram < h->min_ngram || h->min_ngram < 1 ||
+	    h->num_cols != (h->max_ngram - h->min_ngram + 1) *
+				   (uint64_t)h->num_heads ||
+	    h->primes.count != h->num_cols || h->offsets.count != h->num_cols ||
+	    h->multipliers.count != h->max_ngram || !columns_fill_rows(h))
+		return bad_segment(a, layer->layer_id,
+				   "its hash parameters contradict each other");
+	if (!same_geometry(h, a->first))
+		return bad_segment(a, layer->layer_id,
+				   "its geometry differs from that of the "
+				   "table's other layers");
+	return ENGRAM_OK;
+}
+
+static void set_rows(struct table_layer *layer)
+{
+	const struct engram_segment_header *h = layer->map.header;
+
+	layer->rows = (struct engram_rows){
+		.codes = layer->map.codes,
+		.scales = layer->map.scales,
+		.code_stride_bytes = (int64_t)h->code_stride,
+		.scale_stride_bytes = (int64_t)h->scale_stride,
+		.row_begin = (int64_t)layer->map.row_begin,
+		.row_end = (int64_t)layer->map.row_end,
+		.dtype = h->dtype,
+		.scale_scheme = h->scale_scheme,
+		.dim = h->dim,
+		.block_size = h->block_size,
+		.tensor_scale = h->tensor_scale,
+	};
+}
+
+/* Do the ranges of the answer follow from the primes of the segment? */
+static enum engram_status check_ranges(struct attach *a, const json_t *object,
+				       struct table_layer *layer)
+{
+	const struct engram_segment_header *h = layer->map.header;
+	int64_t head_begin, head_end, local_heads;
+	enum engram_status status;
+
+	status = engram_shard_of(engram_segment_at(h, &h->primes), h->num_cols,
+				 a->table->tp_rank, a->table->tp_size,
+				 &layer->shard, a->err);
+	if (!status)
+		status = get_int(a, object, "head_begin", 0, UINT32_MAX,
+				 &head_begin);
+	if (!status)
+		status = get_int(a, object, "head_end", 0, UINT32_MAX,
+				 &head_end);
+	if (!status)
+		status = get_int(a, object, "local_heads", 0, UINT32_MAX,
+				 &local_heads);
+	if (status)
+		return status;
+	if (head_begin != layer->shard.head_begin ||
+	    head_end != layer->shard.head_end ||
+	    local_heads != layer->shard.local_heads ||
+	    (int64_t)layer->map.row_begin != layer->shard.row_begin ||
+	    (int64_t)layer->map.row_end != layer->shard.row_end)
+		return bad_segment(a, layer->layer_id,
+				   "its ranges are not those of this rank");
+	return ENGRAM_OK;
+}
+
+static enum engram_status map_layer(struct attach *a, const json_t *object,
+				    uint32_t answered)
+{
+	int64_t layer_id, row_begin, row_end;
+	struct table_layer *layer;
+	enum engram_status status;
+	uint32_t place;
+	int fd;
+
+	status = get_int(a, object, "layer_id", 0, INT32_MAX, &layer_id);
+	if (!status)
+		status = place_of(a, (int32_t)layer_id, answered, &place);
+	if (!status)
+		status = get_int(a, object, "row_begin", 0, INT64_MAX,
+				 &row_begin);
+	if (!status)
+		status = get_int(a, object, "row_end", row_begin, INT64_MAX,
+				 &row_end);
+	if (!status)
+		status = get_fd(a, object, &fd);
+	if (status)
+		return status;
+	layer = &a->table->layers[place];
+	layer->layer_id = (int32_t)layer_id;
+	status = engram_segment_map_fd(fd, (uint64_t)row_begin,
+				       (uint64_t)row_end, &layer->map, a->err);
+	if (status) {
+		/* unmapping is only for what has been mapped */
+		layer->map.header = NULL;
+		engram_error_context(a->err, "layer %d", layer->layer_id);
+		return status;
+	}
+	if (!a->first)
+		a->first = layer->map.header;
+	status = check_header(a, layer);
+	if (!status)
+		status = check_ranges(a, object, layer);
+	set_rows(layer);
+	return status;
+}
+
+static enum engram_status map_layers(struct attach *a, const json_t *list)
+{
+	struct engram_table *t = a->table;
+	enum engram_status status;
+	size_t count = json_array_size(list), i;
+
+	if (!count || count > ENGRAM_LAYERS_MAX ||
+	    (a->params->layers && count != a->params->num_layers))
+		return bad_answer(a, "its number of layers is wrong");
+	for (i = 0; i < count; i++) {
+		status = map_layer(a, json_array_get(list, i), (uint32_t)i);
+		if (status)
+			return status;
+	}
+	t->num_layers = (uint32_t)count;
+	for (i = 0; i < count; i++) {
+		const struct engram_segment_header *h = t->layers[i].map.header;
+
+		t->primes[i] = engram_segment_at(h, &h->primes);
+		t->offsets[i] = engram_segment_at(h, &h->offsets);
+		t->multipliers[i] = engram_segment_at(h, &h->multipliers);
+	}
+	return ENGRAM_OK;
+}
+
+static enum engram_status map_control(struct attach *a, const json_t *object)
+{
+	struct engram_client *client = a->table->client;
+	enum engram_status status;
+	int fd;
+
+	status = get_fd(a, object, &fd);
+	if (!status)
+		status = engram_control_map_fd(fd, &a->table->control, a->err);
+	if (status) {
+		a->table->control = NULL;
+		engram_error_context(a->err, "control page");
+		return status;
+	}
+	if (strcmp(a->table->control->instance, client->instance))
+		return bad_answer(a, "its control page is another instance's");
+	return ENGRAM_OK;
+}
+
+static enum engram_status copy_identity(struct attach *a, const json_t *result)
+{
+	const char *table = json_string_value(json_object_get(result, "table"));
+	const char *epoch =
+		json_string_value(json_object_get(result, "boot_epoch"));
+	const char *content =
+		json_string_value(json_object_get(result, "content_id"));
+	struct engram_table *t = a->table;
+	enum engram_status status;
+	int64_t generation;
+	char expected[17];
+
+	snprintf(expected, sizeof(expected), "%016" PRIx64,
+		 t->client->boot_epoch);
+	if (!table || strcmp(table, t->name))
+		return bad_answer(a, "it is about another table");
+	if (!epoch || strcmp(epoch, expected))
+		return bad_answer(a, "its boot epoch is not the greeting's");
+	if (!content || strlen(content) != 32 ||
+	    strspn(content, "0123456789abcdef") != 32)
+		return bad_answer(a, "\"content_id\" is not 32 hex digits");
+	status = get_int(a, result, "generation", 1, INT64_MAX, &generation);
+	if (status)
+		return status;
+	memcpy(t->content_id, content, sizeof(t->content_id));
+	t->generation = (uint64_t)generation;
+	t->boot_epoch = t->client->boot_epoch;
+	return ENGRAM_OK;
+}
+
+static void table_free(struct engram_table *t)
+{
+	uint32_t i;
+
+	for (i = 0; i < ENGRAM_LAYERS_MAX; i++)
+		if (t->layers[i].map.header)
+			engram_segment_unmap(&t->layers[i].map);
+	if (t->control)
+		engram_control_unmap(t->control);
+	free(t);
+}
+
+/* Everything that the answer holds, or nothing: the lease is given back. */
+static enum engram_status take_answer(struct attach *a, const json_t *result)
+{
+	enum engram_status status;
+
+	status = get_int(a, result, "lease", 0, INT64_MAX, &a->table->lease);
+	if (status)
+		return status;
+	status = copy_identity(a, result);
+	if (!status)
+		status = map_control(a, json_object_get(result, "control"));
+	if (!status)
+		status = map_layers(a, json_object_get(result, "layers"));
+	if (status)
+		rpc_notify(a->table->client, "detach",
+			   json_pack("{s:I}", "lease",
+				     (json_int_t)a->table->lease),
+			   NULL);
+	return status;
+}
+
+static enum engram_status attach(struct attach *a)
+{
+	struct engram_client *client = a->table->client;
+	enum engram_status status;
+	json_t *params = request(a->params), *result;
+
+	if (!params)
+		return engram_error_set(a->err, ENGRAM_ENOMEM,
+					"no memory for a request");
+	pthread_mutex_lock(&client->lock);
+	status = rpc_call(client, "attach", params, &result, &a->fds, a->err);
+	if (!status) {
+		status = take_answer(a, result);
+		/* Mappings hold the memory; a descriptor held on would only
+		 * count against RLIMIT_NOFILE. */
+		conn_close_fds(&a->fds);
+		json_decref(result);
+	}
+	if (!status)
+		client->num_tables++;
+	pthread_mutex_unlock(&client->lock);
+	return status;
+}
+
+enum engram_status engram_attach(engram_client *client,
+				 const struct engram_attach_params *params,
+				 engram_table **out)
+{
+	struct attach a = {.params = params, .err = client_error()};
+	enum engram_status status;
+
+	*out = NULL;
+	status = fork_check(client->fork_generation, a.err);
+	if (!status)
+		status = check_params(params, a.err);
+	if (status)
+		return status;
+	a.table = calloc(1, sizeof(*a.table));
+	if (!a.table)
+		return engram_error_set(a.err, ENGRAM_ENOMEM,
+					"no memory for a table");
+	a.table->client = client;
+	a.table->fork_generation = client->fork_generation;
+	a.table->tp_rank = params->tp_rank;
+	a.table->tp_size = params->tp_size ? params->tp_size : 1;
+	memcpy(a.table->name, params->table, strlen(params->table));
+	status = attach(&a);
+	if (status) {
+		engram_error_context(a.err, "table \"%s\"", a.table->name);
+		table_free(a.table);
+		return status;
+	}
+	*out = a.table;
+	return ENGRAM_OK;
+}
+
+enum engram_status engram_detach(engram_table *table)
+{
+	struct engram_client *client;
+
+	if (!table)
+		return ENGRAM_OK;
+	if (fork_check(table->fork_generation, client_error()))
+		return ENGRAM_EINVAL;
+	client = table->client;
+	pthread_mutex_lock(&client->lock);
+	/* No answer is awaited: a process must be able to leave while the
+	 * sidecar is stopped.  Whatever fails here, the connection is closed
+	 * then, and the lease with it. */
+	rpc_notify(client, "detach",
+		   json_pack("{s:I}", "lease", (json_int_t)table->lease), NULL);
+	client->num_tables--;
+	pthread_mutex_unlock(&client->lock);
+	table_free(table);
+	return ENGRAM_OK;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside libengram: the client behind the opaque handle.
+ */
+#ifndef ENGRAM_CLIENT_H
+#define ENGRAM_CLIENT_H
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "conn.h"
+#include "engram.h"
+#include "engram_control.h"
+#include "engram_segment.h"
+#include "fork.h"
+
+/* Notifications kept for engram_next_event; the oldest go first. */
+#define CLIENT_EVENTS_MAX  1024u
+#define CLIENT_EVENT_BYTES (4u << 20)
+
+struct client_events {
+	char *text[CLIENT_EVENTS_MAX];
+	unsigned int head, count;
+	size_t bytes;
+	uint64_t lost;
+};
+
+struct engram_client {
+	pthread_mutex_t lock; /* all below but what never changes */
+	unsigned int fork_generation;
+	struct fork_entry fork_entry;
+	struct conn conn;
+	int wake; /* eventfd: a call has queued events */
+	int64_t next_id;
+	struct client_events events;
+	unsigned int num_tables;
+
+	/* never changes after engram_open */
+	int call_timeout_ms;
+	uint64_t boot_epoch;
+	char version[32];
+	char instance[ENGRAM_NAME_MAX + 1];
+};
+
+/* ---- last_error.c ---- */
+
+/* The calling thread's error, to be filled by a function that fails. */
+struct engram_error *client_error(void);
+/* Make *err the calling thread's last failure; returns its status. */
+enum engram_status client_fail(const struct engram_error *err);
+
+/* ---- rpc.c: no locking; `client` is the caller's ---- */
+
+/* Read the greeting and remember what it says. */
+enum engram_status rpc_greeting(struct engram_client *client, int64_t deadline,
+				struct engram_error *err);
+
+/*
+ * One request and its answer.  `params` is stolen and may be NULL; *result is
+ * a new reference.  `fds`, if not NULL, gets the descriptors of the answer.
+ * A product error of the answer is returned as its status.
+ */
+enum engram_status rpc_call(struct engram_client *client, const char *method,
+			    json_t *params, json_t **result,
+			    struct conn_fds *fds, struct engram_error *err);
+
+/* A request that gets no answer, and that does not wait for a sidecar that
+ * does not read: then the connection is closed.  `params` is stolen. */
+enum engram_status rpc_notify(struct engram_client *client, const char *method,
+			      json_t *params, struct engram_error *err);
+
+/* Read notifications that have come, without waiting. */
+enum engram_status rpc_pump(struct engram_client *client,
+			    struct engram_error *err);
+
+/* ---- events.c ---- */
+
+enum engram_status events_push(struct client_events *events, const char *line,
+			       size_t len, struct engram_error *err);
+/* The oldest, or NULL; malloc'd. */
+char *events_pop(struct client_events *events);
+void events_free(struct client_events *events);
+
+/* ---- attach.c ---- */
+
+struct table_layer {
+	int32_t layer_id;
+	struct engram_segment_map map;
+	struct engram_shard shard;
+	struct engram_rows rows;
+};
+
+struct engram_table {
+	struct engram_client *client;
+	unsigned int fork_generation;
+	char name[ENGRAM_NAME_MAX + 1];
+	int64_t lease;
+	uint64_t generation;
+	uint64_t boot_epoch;
+	char content_id[33];
+	uint32_t tp_rank, tp_size;
+	const struct engram_control_page *control;
+	uint32_t num_layers;
+	struct table_layer layers[ENGRAM_LAYERS_MAX];
+	/* what engram_hash_params points to */
+	const int64_t *multipliers[ENGRAM_LAYERS_MAX];
+	const int64_t *primes[ENGRAM_LAYERS_MAX];
+	const int64_t *offsets[ENGRAM_LAYERS_MAX];
+};
+
+#endif
