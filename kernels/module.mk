@@ -6,3 +6,22 @@ $B/obj/kernels/cpu/%_avx2.o: EXTRA_CFLAGS := -mavx2 -mf16c -mbmi2
 $B/obj/kernels/cpu/%_avx512.o: EXTRA_CFLAGS := -mavx512f -mavx512bw \
 	-mavx512dq -mavx512vl -mavx2 -mbmi2
 ALL += $(LIBKERNELS)
+
+# The kernels as a shared object with every symbol exported, for the Python
+# tests: the library's own objects hide them.
+KERNELS_TEST_SO := $B/tests/libkernels_test.so
+KERNELS_TEST_OBJ := $(patsubst %.c,$B/obj-test/%.o,$(KERNELS_SRC) \
+		      shm/error.c shm/status.c)
+$B/obj-test/kernels/cpu/%_avx2.o: EXTRA_CFLAGS := -mavx2 -mf16c -mbmi2
+$B/obj-test/kernels/cpu/%_avx512.o: EXTRA_CFLAGS := -mavx512f -mavx512bw \
+	-mavx512dq -mavx512vl -mavx2 -mbmi2
+$B/obj-test/%.o: %.c
+	$(call say,CC,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(BASE_CFLAGS) -fvisibility=default $(CFLAGS) \
+		$(EXTRA_CFLAGS) -MMD -MP -c -o $@ $<
+$(KERNELS_TEST_SO): $(KERNELS_TEST_OBJ)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -shared -o $@ $^ -lm
+-include $(patsubst %.o,%.d,$(KERNELS_TEST_OBJ))
