@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "listener.h"
+#include "log.h"
+
+#define BACKLOG	       128
+#define ACCEPTS_A_TURN 16
+#define PAUSE_MS       100
+
+struct listener {
+	struct listener_options options;
+	struct sockaddr_un address;
+	char lock_path[sizeof(((struct sockaddr_un *)0)->sun_path) + 8];
+	int lock_fd, fd;
+	struct event *readable, *resume;
+	bool bound;
+};
+
+static enum engram_status make_directory(const char *path,
+					 struct engram_error *err)
+{
+	char dir[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	char *slash;
+
+	snprintf(dir, sizeof(dir), "%s", path);
+	slash = strrchr(dir, '/');
+	if (!slash || slash == dir)
+		return ENGRAM_OK;
+	*slash = '\0';
+	if (mkdir(dir, 0750) == 0 || errno == EEXIST)
+		return ENGRAM_OK;
+	engram_error_sys(err, errno, "socket directory \"%s\"", dir);
+	engram_error_fix(err, "make the directory, or choose another "
+			      "\"socket\"");
+	engram_error_path(err, "%s", dir);
+	return err->status;
+}
+
+/* True if the name still is the file that is locked: a former owner may have
+ * removed it between our open and our flock. */
+static bool same_file(int fd, const char *path)
+{
+	struct stat by_fd, by_name;
+
+	return fstat(fd, &by_fd) == 0 && lstat(path, &by_name) == 0 &&
+	       by_fd.st_ino == by_name.st_ino && by_fd.st_dev == by_name.st_dev;
+}
+
+static enum engram_status take_lock(struct listener *l,
+				    struct engram_error *err)
+{
+	int rc;
+
+	for (;;) {
+		l->lock_fd =
+			open(l->lock_path,
+			     O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		if (l->lock_fd < 0) {
+			engram_error_sys(err, errno, "lock file \"%s\"",
+					 l->lock_path);
+			engram_error_path(err, "%s", l->lock_path);
+			return err->status;
+		}
+		do
+			rc = flock(l->lock_fd, LOCK_EX | LOCK_NB);
+		while (rc && errno == EINTR);
+		if (rc)
+			break;
+		if (same_file(l->lock_fd, l->lock_path))
+			return ENGRAM_OK;
+		close(l->lock_fd);
+	}
+	rc = errno;
+	close(l->lock_fd);
+	l->lock_fd = -1;
+	if (rc != EWOULDBLOCK)
+		return engram_error_sys(err, rc, "lock file \"%s\"",
+					l->lock_path);
+	engram_error_set(err, ENGRAM_EBUSY,
+			 "socket \"%s\" belongs to another engramd",
+			 l->options.path);
+	engram_error_fix(err, "stop the other one, or choose another "
+			      "\"socket\"");
+	engram_error_path(err, "%s", l->options.path);
+	return ENGRAM_EBUSY;
+}
+
+/* The lock is ours, so a socket of that name is nobody's. */
+static enum engram_status remove_stale(const char *path,
+				       struct engram_error *err)
+{
+	struct stat st;
+
+	if (lstat(path, &st)) {
+		if (errno == ENOENT)
+			return ENGRAM_OK;
+		return engram_error_sys(err, errno, "socket \"%s\"", path);
+	}
+	if (!S_ISSOCK(st.st_mode)) {
+		engram_error_set(err, ENGRAM_EEXIST,
+				 "\"%s\" is there already and is no socket",
+				 path);
+		engram_error_fix(err,
+				 "remove it, or choose another \"socket\"");
+		engram_error_path(err, "%s", path);
+		return ENGRAM_EEXIST;
+	}
+	if (unlink(path) && errno != ENOENT)
+		return engram_error_sys(err, errno, "remove stale \"%s\"",
+					path);
+	return ENGRAM_OK;
+}
+
+static enum engram_status set_owner(const struct listener_options *options,
+				    struct engram_error *err)
+{
+	struct group *group;
+
+	if (options->group) {
+		errno = 0;
+		group = getgrnam(options->group);
+		if (!group) {
+			engram_error_set(err, ENGRAM_ECONFIG,
+					 "there is no group \"%s\"",
+					 options->group);
+			engram_error_fix(err, "make it with groupadd, or "
+					      "change \"socket_group\"");
+			engram_error_path(err, "socket_group");
+			return ENGRAM_ECONFIG;
+		}
+		if (lchown(options->path, (uid_t)-1, group->gr_gid))
+			return engram_error_sys(err, errno,
+						"give \"%s\" to group \"%s\"",
+						options->path, options->group);
+	}
+	if (chmod(options->path, options->mode))
+		return engram_error_sys(err, errno, "mode of \"%s\"",
+					options->path);
+	return ENGRAM_OK;
+}
+
+static enum engram_status bind_socket(struct listener *l,
+				      struct engram_error *err)
+{
+	enum engram_status status;
+	mode_t before;
+	int rc;
+
+	l->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (l->fd < 0)
+		return engram_error_sys(err, errno, "socket");
+	/* Nobody but us may connect before mode and group are set. */
+	before = umask(0177);
+	rc = bind(l->fd, (struct sockaddr *)&l->address, sizeof(l->address));
+	umask(before);
+	if (rc) {
+		engram_error_sys(err, errno, "bind \"%s\"", l->options.path);
+		engram_error_path(err, "%s", l->options.path);
+		return err->status;
+	}
+	l->bound = true;
+	status = set_owner(&l->options, err);
+	if (status)
+		return status;
+	if (listen(l->fd, BACKLOG))
+		return engram_error_sys(err, errno, "listen on \"%s\"",
+					l->options.path);
+	return ENGRAM_OK;
+}
+
+/* Out of descriptors or memory: the connection stays in the backlog, where
+ * it would wake the loop at once again, so look away for a moment. */
+static void pause_accepting(struct listener *l, int why)
+{
+	static const struct timeval delay = {.tv_usec = PAUSE_MS * 1000};
+
+	log_warn("can not accept connections for now",
+		 LOG_S("error", strerror(why)));
+	event_del(l->readable);
+	if (event_add(l->resume, &delay))
+		event_add(l->readable, NULL);
+}
+
+static void on_resume(evutil_socket_t fd, short what, void *arg)
+{
+	struct listener *l = arg;
+
+	(void)fd;
+	(void)what;
+	event_add(l->readable, NULL);
+}
+
+static void on_connect(evutil_socket_t fd, short what, void *arg)
+{
+	struct listener *l = arg;
+	unsigned int i;
+	int peer;
+
+	(void)what;
+	for (i = 0; i < ACCEPTS_A_TURN; i++) {
+		peer = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		if (peer >= 0) {
+			l->options.accepted(l->options.ctx, peer);
+			continue;
+		}
+		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
+		    errno == ENOBUFS)
+			pause_accepting(l, errno);
+		/* EAGAIN, or a peer that has gone already. */
+		return;
+	}
+}
+
+enum engram_status listener_open(struct event_base *base,
+				 const struct listener_options *options,
+				 struct listener **out,
+				 struct engram_error *err)
+{
+	struct listener *l = calloc(1, sizeof(*l));
+	enum engram_status status;
+
+	if (!l)
+		return engram_error_set(err, ENGRAM_ENOMEM, "no memory");
+	l->options = *options;
+	l->lock_fd = -1;
+	l->fd = -1;
+	l->address.sun_family = AF_UNIX;
+	if (strlen(options->path) >= sizeof(l->address.sun_path)) {
+		status = engram_error_set(err, ENGRAM_ECONFIG,
+					  "socket path \"%s\" is longer than "
+					  "%zu bytes",
+					  options->path,
+					  sizeof(l->address.sun_path) - 1);
+		engram_error_path(err, "socket");
+		goto fail;
+	}
+	memcpy(l->address.sun_path, options->path, strlen(options->path));
+	snprintf(l->lock_path, sizeof(l->lock_path), "%s.lock", options->path);
+	status = make_directory(options->path, err);
+	if (!status)
+		status = take_lock(l, err);
+	if (!status)
+		status = remove_stale(options->path, err);
+	if (!status)
+		status = bind_socket(l, err);
+	if (status)
+		goto fail;
+	l->readable =
+		event_new(base, l->fd, EV_READ | EV_PERSIST, on_connect, l);
+	l->resume = event_new(base, -1, 0, on_resume, l);
+	if (!l->readable || !l->resume || event_add(l->readable, NULL)) {
+		status = engram_error_set(err, ENGRAM_ENOMEM, "no memory");
+		goto fail;
+	}
+	*out = l;
+	return ENGRAM_OK;
+
+fail:
+	listener_close(l);
+	return status;
+}
+
+void listener_close(struct listener *l)
+{
+	if (!l)
+		return;
+	if (l->readable)
+		event_free(l->readable);
+	if (l->resume)
+		event_free(l->resume);
+	if (l->bound)
+		unlink(l->options.path);
+	if (l->fd >= 0)
+		close(l->fd);
+	if (l->lock_fd >= 0) {
+		unlink(l->lock_path);
+		close(l->lock_fd);
+	}
+	free(l);
+}
