@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One generation of a table in memory: its published segments, and who uses
+ * it.  Built in a load job's thread, then handed to the loop; immutable from
+ * there on but for `users`.
+ */
+#ifndef ENGRAMD_GENERATION_H
+#define ENGRAMD_GENERATION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engram_segment.h"
+#include "loader.h"
+
+struct generation_layer {
+	int32_t layer_id;
+	struct engram_segment_writer *writer;
+	const struct engram_segment_header *header; /* in the mapping */
+	int fd; /* read-only, what clients get; -1 before it is published */
+};
+
+struct generation {
+	uint64_t number;
+	struct generation_layer *layers;
+	uint32_t num_layers;
+	uint64_t bytes;		/* of memory, all segments */
+	uint64_t content_id[2]; /* XXH3-128 of the layers' content ids */
+	bool locked;
+	struct loader_report report; /* of all layers together */
+
+	/* Leases and unsent replies that need the descriptors: the loop's.
+	 * `idle` is called when the last one goes. */
+	unsigned int users;
+	void (*idle)(void *ctx);
+	void *idle_ctx;
+};
+
+struct generation *generation_new(uint64_t number, uint32_t num_layers);
+/* Discards every segment: takes long, never in the loop.  NULL is allowed. */
+void generation_free(struct generation *gen);
+
+void generation_get(struct generation *gen);
+void generation_put(void *gen);
+
+/* The whole of a layer as the loader's and the verifier's view. */
+void generation_layer_map(const struct generation_layer *layer,
+			  struct engram_segment_map *map);
+
+#endif

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <xxhash.h>
+
+#include "checkpoint.h"
+#include "clock.h"
+#include "load.h"
+#include "log.h"
+
+/* Locked this much at a time, so that a cancellation is noticed. */
+#define LOCK_BYTES (UINT64_C(1) << 30)
+
+/* A layer before it has memory. */
+struct plan {
+	struct engram_segment_spec spec;
+	struct engram_segment_source *sources;
+};
+
+static enum engram_status canceled(struct job *job, struct engram_error *err)
+{
+	if (!atomic_load(&job->progress.cancel))
+		return ENGRAM_OK;
+	return engram_error_set(err, ENGRAM_ECANCELED, "job %llu was canceled",
+				(unsigned long long)job->id);
+}
+
+static enum engram_status open_checkpoint(const struct config_table *table,
+					  struct checkpoint **out,
+					  struct engram_error *err)
+{
+	struct checkpoint_options options = {
+		.dir = table->checkpoint,
+		.weight_patterns = (const char *const *)table->weight_patterns,
+		.scale_patterns = (const char *const *)table->scale_patterns,
+		.layers = table->num_layers ? table->layers : NULL,
+		.num_layers = table->num_layers,
+		.token_map_file = table->token_map,
+	};
+
+	return checkpoint_open(&options, out, err);
+}
+
+/* Sizes of everything, before anything is allocated. */
+static enum engram_status plan_layers(const struct load *load,
+				      const struct checkpoint *checkpoint,
+				      struct plan *plans, uint64_t *memory,
+				      struct job *job, struct engram_error *err)
+{
+	uint64_t records = 0, bytes;
+	enum engram_status status;
+	uint32_t i;
+
+	*memory = 0;
+	for (i = 0; i < checkpoint->num_layers; i++) {
+		struct plan *plan = &plans[i];
+
+		status = checkpoint_spec(checkpoint, &checkpoint->layers[i],
+					 load->spec->config.layout, &plan->spec,
+					 &plan->sources, err);
+		if (status)
+			return status;
+		plan->spec.instance = load->instance;
+		plan->spec.table = load->spec->config.name;
+		plan->spec.generation = load->number;
+		status = engram_segment_plan(&plan->spec, &bytes, err);
+		if (status)
+			return status;
+		*memory += bytes;
+		records += checkpoint->layers[i].rows *
+			   engram_segment_record_bytes(&plan->spec.head);
+	}
+	atomic_store(&job->progress.bytes_total, records);
+	return ENGRAM_OK;
+}
+
+static void merge_report(struct loader_report *all,
+			 const struct loader_report *one, bool first)
+{
+	double seconds = all->seconds_read;
+
+	if (first) {
+		*all = *one;
+		return;
+	}
+	/* What was worst is what is worth telling. */
+	if (one->engine == LOADER_PREADV || all->engine_reason[0] == '\0') {
+		bool direct = all->direct && one->direct;
+
+		*all = *one;
+		all->direct = direct;
+	} else {
+		all->direct = all->direct && one->direct;
+	}
+	all->seconds_read = seconds + one->seconds_read;
+}
+
+static enum engram_status fill_layers(const struct load *load,
+				      const struct checkpoint *checkpoint,
+				      const struct plan *plans,
+				      struct generation *gen, struct job *job,
+				      struct engram_error *err)
+{
+	enum engram_status status;
+	uint32_t i;
+
+	for (i = 0; i < gen->num_layers; i++) {
+		struct generation_layer *layer = &gen->layers[i];
+		struct loader_report report = {0};
+
+		layer->layer_id = checkpoint->layers[i].layer_id;
+		status = canceled(job, err);
+		if (status)
+			return status;
+		status = engram_segment_create(&load->backing, &plans[i].spec,
+					       &layer->writer, err);
+		if (status)
+			return status;
+		layer->header = engram_segment_writer_header(layer->writer);
+		gen->bytes += layer->header->total_bytes;
+		status = loader_fill(checkpoint, &checkpoint->layers[i],
+				     layer->writer, &load->options,
+				     &job->progress, &report, err);
+		if (status)
+			return status;
+		merge_report(&gen->report, &report, i == 0);
+	}
+	return ENGRAM_OK;
+}
+
+enum engram_status load_verify(const struct generation *gen, uint32_t threads,
+			       struct job *job, struct engram_error *err)
+{
+	struct engram_segment_map map;
+	enum engram_status status;
+	uint32_t i;
+
+	job_set_phase(job, JOB_CHECKING);
+	for (i = 0; i < gen->num_layers; i++) {
+		status = canceled(job, err);
+		if (status)
+			return status;
+		generation_layer_map(&gen->layers[i], &map);
+		status = loader_verify(&map, threads, &job->progress, err);
+		if (status) {
+			engram_error_context(err, "layer %d",
+					     (int)gen->layers[i].layer_id);
+			return status;
+		}
+	}
+	return ENGRAM_OK;
+}
+
+static enum engram_status lock_layer(const struct generation_layer *layer,
+				     struct job *job, struct engram_error *err)
+{
+	uint64_t offset, bytes, total = layer->header->total_bytes;
+	char *base = engram_segment_writer_base(layer->writer);
+	enum engram_status status;
+
+	for (offset = 0; offset < total; offset += bytes) {
+		status = canceled(job, err);
+		if (status)
+			return status;
+		bytes = total - offset < LOCK_BYTES ? total - offset
+						    : LOCK_BYTES;
+		if (mlock(base + offset, bytes) == 0)
+			continue;
+		engram_error_sys(err, errno, "mlock of layer %d",
+				 (int)layer->layer_id);
+		engram_error_fix(err, "set LimitMEMLOCK=infinity in the unit "
+				      "(docker: --ulimit memlock=-1)");
+		return err->status;
+	}
+	return ENGRAM_OK;
+}
+
+static void unlock_layers(struct generation *gen)
+{
+	uint32_t i;
+
+	for (i = 0; i < gen->num_layers; i++)
+		munlock(engram_segment_writer_base(gen->layers[i].writer),
+			gen->layers[i].header->total_bytes);
+}
+
+/* MEMORY_LOCK_TRY goes on unlocked, and says so. */
+static enum engram_status lock_layers(const struct load *load,
+				      struct generation *gen, struct job *job,
+				      struct engram_error *err)
+{
+	enum engram_status status;
+	uint32_t i;
+
+	if (load->lock == MEMORY_LOCK_OFF)
+		return ENGRAM_OK;
+	/* Rather not at all than in part. */
+	status = memory_lockable(gen->bytes, err);
+	for (i = 0; !status && i < gen->num_layers; i++)
+		status = lock_layer(&gen->layers[i], job, err);
+	if (!status) {
+		gen->locked = true;
+		return ENGRAM_OK;
+	}
+	if (load->lock == MEMORY_LOCK_REQUIRE || status == ENGRAM_ECANCELED)
+		return status;
+	unlock_layers(gen);
+	log_failure(LOG_WARN, "memory is not locked", err);
+	engram_error_clear(err);
+	return ENGRAM_OK;
+}
+
+static enum engram_status publish_layers(struct generation *gen,
+					 struct engram_error *err)
+{
+	uint64_t ids[ENGRAM_LAYERS_MAX][2];
+	XXH128_hash_t hash;
+	enum engram_status status;
+	uint32_t i;
+
+	for (i = 0; i < gen->num_layers; i++) {
+		struct generation_layer *layer = &gen->layers[i];
+
+		status = engram_segment_publish(layer->writer, err);
+		if (!status)
+			status = engram_segment_reopen(layer->writer,
+						       &layer->fd, err);
+		if (status)
+			return status;
+		memcpy(ids[i], layer->header->content_id, sizeof(ids[i]));
+	}
+	hash = XXH3_128bits(ids, gen->num_layers * sizeof(ids[0]));
+	gen->content_id[0] = hash.low64;
+	gen->content_id[1] = hash.high64;
+	return ENGRAM_OK;
+}
+
+static enum engram_status build(struct load *load,
+				const struct checkpoint *checkpoint,
+				const struct plan *plans, struct job *job,
+				struct engram_error *err)
+{
+	struct generation *gen = load->gen;
+	enum engram_status status;
+	uint64_t start;
+
+	status = fill_layers(load, checkpoint, plans, gen, job, err);
+	if (status)
+		return status;
+	if (load->spec->config.verify) {
+		start = clock_ns();
+		status = load_verify(gen, load->options.threads, job, err);
+		if (status)
+			return status;
+		gen->report.seconds_verify = clock_seconds_since(start);
+	}
+	status = lock_layers(load, gen, job, err);
+	if (!status)
+		status = canceled(job, err);
+	if (!status)
+		status = publish_layers(gen, err);
+	return status;
+}
+
+/* Refuse what can not work before a byte is read, then build it. */
+static enum engram_status admit_and_build(struct load *load,
+					  const struct checkpoint *checkpoint,
+					  const struct plan *plans,
+					  uint64_t memory, struct job *job,
+					  struct engram_error *err)
+{
+	struct memory_promise promise;
+	enum engram_status status;
+
+	if (load->lock == MEMORY_LOCK_REQUIRE) {
+		status = memory_lockable(memory, err);
+		if (status)
+			return status;
+	}
+	status = memory_admit(load->ledger, &load->backing, memory,
+			      &job->progress, &promise, err);
+	if (status)
+		return status;
+	status = build(load, checkpoint, plans, job, err);
+	memory_release(load->ledger, &promise);
+	return status;
+}
+
+enum engram_status load_build(struct load *load, struct job *job,
+			      struct engram_error *err)
+{
+	struct checkpoint *checkpoint = NULL;
+	struct plan *plans = NULL;
+	enum engram_status status;
+	uint64_t memory;
+	uint32_t i, n = 0;
+
+	status = open_checkpoint(&load->spec->config, &checkpoint, err);
+	if (status)
+		goto out;
+	n = checkpoint->num_layers;
+	plans = calloc(n, sizeof(*plans));
+	load->gen = generation_new(load->number, n);
+	if (!plans || !load->gen) {
+		status = engram_error_set(err, ENGRAM_ENOMEM, "no memory");
+		goto out;
+	}
+	status = plan_layers(load, checkpoint, plans, &memory, job, err);
+	if (!status)
+		status = admit_and_build(load, checkpoint, plans, memory, job,
+					 err);
+out:
+	for (i = 0; plans && i < n; i++)
+		free(plans[i].sources);
+	free(plans);
+	checkpoint_free(checkpoint);
+	if (status) {
+		engram_error_context(err, "table \"%s\"",
+				     load->spec->config.name);
+		/* Before the job ends, so that its memory is free then. */
+		generation_free(load->gen);
+		load->gen = NULL;
+	}
+	return status;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The work of the jobs, in their threads: a checkpoint becomes a generation,
+ * a generation is read back, a generation is freed.
+ */
+#ifndef ENGRAMD_LOAD_H
+#define ENGRAMD_LOAD_H
+
+#include "config.h"
+#include "generation.h"
+#include "jobs.h"
+#include "memory.h"
+#include "spec.h"
+
+/* What a load needs to know; owned by the loop, lent to the thread. */
+struct load {
+	const char *instance;
+	struct engram_backing backing;
+	enum memory_lock lock;
+	struct loader_options options;
+	struct memory_ledger *ledger;
+	struct table_spec *spec;
+	uint64_t number;	/* of the generation to build */
+	struct generation *gen; /* the result, on ENGRAM_OK */
+};
+
+/* All layers are published or none.  Progress is over all layers: they are
+ * read first, then verified. */
+enum engram_status load_build(struct load *load, struct job *job,
+			      struct engram_error *err);
+
+/* Read every layer back and compare with its checksums. */
+enum engram_status load_verify(const struct generation *gen, uint32_t threads,
+			       struct job *job, struct engram_error *err);
+
+#endif

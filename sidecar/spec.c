@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "spec.h"
+
+struct table_spec *table_spec_take(struct config_table *from, json_t *json)
+{
+	struct table_spec *spec = malloc(sizeof(*spec));
+
+	if (!spec)
+		return NULL;
+	spec->refs = 1;
+	spec->config = *from;
+	spec->json = json_incref(json);
+	memset(from, 0, sizeof(*from));
+	return spec;
+}
+
+struct table_spec *table_spec_get(struct table_spec *spec)
+{
+	spec->refs++;
+	return spec;
+}
+
+void table_spec_put(struct table_spec *spec)
+{
+	if (!spec || --spec->refs)
+		return;
+	config_table_free(&spec->config);
+	json_decref(spec->json);
+	free(spec);
+}

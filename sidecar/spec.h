@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a table is to be loaded from.  Counted, since a load goes on with the
+ * one it started with when the configuration changes.  References are taken
+ * and dropped in the loop; the contents never change.
+ */
+#ifndef ENGRAMD_SPEC_H
+#define ENGRAMD_SPEC_H
+
+#include "config.h"
+
+struct table_spec {
+	unsigned int refs;
+	struct config_table config;
+	json_t *json; /* as given, to tell whether it changed */
+};
+
+/* Moves the contents of `from`, which is left empty; NULL without memory. */
+struct table_spec *table_spec_take(struct config_table *from, json_t *json);
+struct table_spec *table_spec_get(struct table_spec *spec);
+void table_spec_put(struct table_spec *spec);
+
+#endif

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "log.h"
+#include "tables.h"
+
+static enum engram_status busy(struct table *table, struct job **job,
+			       struct engram_error *err)
+{
+	*job = table->job;
+	engram_error_set(err, ENGRAM_EBUSY,
+			 "table \"%s\": job %llu (%s) is running", table->name,
+			 (unsigned long long)table->job->id,
+			 job_kind_name(table->job->kind));
+	engram_error_fix(err, "wait for that job, or cancel it");
+	return ENGRAM_EBUSY;
+}
+
+static enum engram_status no_memory(struct engram_error *err)
+{
+	return engram_error_set(err, ENGRAM_ENOMEM, "no memory for a job");
+}
+
+/* Where a table stands whose job has ended: go on with what waits. */
+static void next_step(struct table *table)
+{
+	struct engram_error err;
+	struct job *job;
+
+	if (!table->tables->stopping && !table->retiring) {
+		table_settle(table);
+		return;
+	}
+	if (!table->current) {
+		table_settle(table);
+		return;
+	}
+	if (table_unload(table, &job, &err))
+		log_failure(LOG_ERROR, "unload failed", &err);
+}
+
+static void record_failure(struct table *table, const struct job *job)
+{
+	table->failed = true;
+	table->error = job->error;
+	log_failure(LOG_ERROR, "job failed", &job->error);
+}
+
+static void started(struct table *table, struct job *job)
+{
+	table->job = job;
+	log_info("job started", LOG_U("job", job->id),
+		 LOG_S("kind", job_kind_name(job->kind)),
+		 LOG_S("table", table->name));
+	job->jobs->changed(job->jobs->ctx, job);
+}
+
+static void ended(struct table *table, struct job *job,
+		  enum engram_status status)
+{
+	log_info("job ended", LOG_U("job", job->id),
+		 LOG_S("kind", job_kind_name(job->kind)),
+		 LOG_S("table", table->name),
+		 LOG_S("result", engram_status_name(status)));
+	job_end(job, status);
+}
+
+/* ---- load ---- */
+
+static enum engram_status run_load(struct job *job, struct engram_error *err)
+{
+	struct table *table = job->arg;
+
+	return load_build(table->building, job, err);
+}
+
+static void finish_load(struct job *job, enum engram_status status)
+{
+	struct table *table = job->arg;
+	struct load *load = table->building;
+
+	table->building = NULL;
+	table->job = NULL;
+	engram_control_store64(&table->slot->bytes_done,
+			       atomic_load(&job->progress.bytes_done));
+	if (!status) {
+		table->current = load->gen;
+		table->last_generation = load->number;
+		table->failed = false;
+		engram_control_add64(&table->slot->loads, 1);
+		table_set_state(table, ENGRAM_TABLE_READY);
+		log_info("table ready", LOG_S("table", table->name),
+			 LOG_U("generation", load->number),
+			 LOG_U("bytes", load->gen->bytes),
+			 LOG_S("engine",
+			       loader_engine_name(load->gen->report.engine)),
+			 LOG_S("direct",
+			       load->gen->report.direct ? "yes" : "no"),
+			 LOG_S("locked", load->gen->locked ? "yes" : "no"));
+	} else if (status == ENGRAM_ECANCELED) {
+		table_set_state(table, ENGRAM_TABLE_ABSENT);
+	} else {
+		record_failure(table, job);
+		engram_control_add64(&table->slot->load_failures, 1);
+		table_set_state(table, ENGRAM_TABLE_FAILED);
+	}
+	table_spec_put(load->spec);
+	free(load);
+	ended(table, job, status);
+	next_step(table);
+}
+
+enum engram_status table_load(struct table *table, struct job **job,
+			      struct engram_error *err)
+{
+	struct tables *tables = table->tables;
+	enum engram_status status;
+	struct load *load;
+
+	*job = NULL;
+	if (table->job)
+		return busy(table, job, err);
+	if (table->current)
+		return ENGRAM_OK;
+	load = calloc(1, sizeof(*load));
+	if (!load)
+		return no_memory(err);
+	*load = (struct load){.instance = tables->instance,
+			      .backing = tables->backing,
+			      .lock = tables->lock,
+			      .options = tables->loader,
+			      .ledger = &tables->ledger,
+			      .spec = table->spec,
+			      .number = table->last_generation + 1};
+	*job = job_new(tables->jobs, JOB_LOAD, table->name, table);
+	if (!*job) {
+		free(load);
+		return no_memory(err);
+	}
+	table->building = load;
+	status = job_start(*job, run_load, finish_load, err);
+	if (status) {
+		job_discard(*job);
+		*job = NULL;
+		table->building = NULL;
+		free(load);
+		return status;
+	}
+	table_spec_get(load->spec);
+	started(table, *job);
+	table_set_state(table, ENGRAM_TABLE_LOADING);
+	return ENGRAM_OK;
+}
+
+/* ---- unload ---- */
+
+static enum engram_status run_free(struct job *job, struct engram_error *err)
+{
+	struct table *table = job->arg;
+
+	(void)err;
+	generation_free(table->freeing);
+	return ENGRAM_OK;
+}
+
+static void finish_free(struct job *job, enum engram_status status)
+{
+	struct table *table = job->arg;
+
+	table->freeing = NULL;
+	table->job = NULL;
+	table->failed = false;
+	atomic_store(&job->progress.bytes_done,
+		     atomic_load(&job->progress.bytes_total));
+	table_set_state(table, ENGRAM_TABLE_ABSENT);
+	ended(table, job, status);
+	next_step(table);
+}
+
+/* Nobody uses the generation any more. */
+static enum engram_status start_freeing(struct table *table, struct job *job,
+					struct engram_error *err)
+{
+	enum engram_status status;
+
+	table->freeing = table->current;
+	table->current->idle = NULL;
+	table->current = NULL;
+	status = job_start(job, run_free, finish_free, err);
+	if (status) {
+		table->current = table->freeing;
+		table->freeing = NULL;
+	}
+	return status;
+}
+
+/* Back to ready; the job has ended with `status`. */
+static void undo_unload(struct table *table, enum engram_status status)
+{
+	struct job *job = table->job;
+
+	table->job = NULL;
+	table->current->idle = NULL;
+	if (status != ENGRAM_ECANCELED)
+		record_failure(table, job);
+	table_set_state(table, ENGRAM_TABLE_READY);
+	ended(table, job, status);
+}
+
+static void on_idle(void *arg)
+{
+	struct table *table = arg;
+	enum engram_status status;
+
+	status = start_freeing(table, table->job, &table->job->error);
+	if (status)
+		undo_unload(table, status);
+}
+
+enum engram_status table_unload(struct table *table, struct job **job,
+				struct engram_error *err)
+{
+	enum engram_status status = ENGRAM_OK;
+	struct generation *gen = table->current;
+
+	*job = NULL;
+	if (table->job)
+		return busy(table, job, err);
+	if (!gen) {
+		table->failed = false;
+		table_set_state(table, ENGRAM_TABLE_ABSENT);
+		return ENGRAM_OK;
+	}
+	*job = job_new(table->tables->jobs, JOB_UNLOAD, table->name, table);
+	if (!*job)
+		return no_memory(err);
+	job_set_phase(*job, JOB_FREEING);
+	atomic_store(&(*job)->progress.bytes_total, gen->bytes);
+	if (gen->users) {
+		gen->idle = on_idle;
+		gen->idle_ctx = table;
+	} else {
+		status = start_freeing(table, *job, err);
+	}
+	if (status) {
+		job_discard(*job);
+		*job = NULL;
+		return status;
+	}
+	started(table, *job);
+	table_set_state(table, ENGRAM_TABLE_DRAINING);
+	return ENGRAM_OK;
+}
+
+/* ---- verify ---- */
+
+static enum engram_status run_verify(struct job *job, struct engram_error *err)
+{
+	struct table *table = job->arg;
+	enum engram_status status;
+
+	status = load_verify(table->current, table->verify_threads, job, err);
+	if (status)
+		engram_error_context(err, "table \"%s\"", table->name);
+	return status;
+}
+
+static void finish_verify(struct job *job, enum engram_status status)
+{
+	struct table *table = job->arg;
+
+	table->job = NULL;
+	if (status && status != ENGRAM_ECANCELED)
+		record_failure(table, job);
+	table->changed = true;
+	ended(table, job, status);
+	next_step(table);
+}
+
+enum engram_status table_verify(struct table *table, struct job **job,
+				struct engram_error *err)
+{
+	enum engram_status status;
+	uint64_t bytes = 0;
+	uint32_t i;
+
+	*job = NULL;
+	if (table->job)
+		return busy(table, job, err);
+	if (!table->current) {
+		engram_error_set(err, ENGRAM_ENOTREADY,
+				 "table \"%s\" is %s: there is nothing to "
+				 "verify",
+				 table->name,
+				 engram_table_state_name(table->state));
+		engram_error_fix(err, "load it first");
+		return ENGRAM_ENOTREADY;
+	}
+	*job = job_new(table->tables->jobs, JOB_VERIFY, table->name, table);
+	if (!*job)
+		return no_memory(err);
+	for (i = 0; i < table->current->num_layers; i++)
+		bytes += table->current->layers[i].header->data_bytes;
+	atomic_store(&(*job)->progress.bytes_total, bytes);
+	job_set_phase(*job, JOB_CHECKING);
+	table->verify_threads = table->tables->loader.threads;
+	status = job_start(*job, run_verify, finish_verify, err);
+	if (status) {
+		job_discard(*job);
+		*job = NULL;
+		return status;
+	}
+	started(table, *job);
+	return ENGRAM_OK;
+}
+
+/* ---- all ---- */
+
+void tables_cancel(struct tables *tables, struct job *job)
+{
+	struct table *table = tables_find(tables, job->table);
+
+	if (job->state != JOB_RUNNING)
+		return;
+	atomic_store(&job->progress.cancel, true);
+	if (job->kind == JOB_UNLOAD && !job->threaded && table &&
+	    table->job == job)
+		undo_unload(table, ENGRAM_ECANCELED);
+}
+
+void tables_stop(struct tables *tables)
+{
+	struct table *table, *next;
+
+	tables->stopping = true;
+	for (table = TAILQ_FIRST(&tables->list); table; table = next) {
+		next = TAILQ_NEXT(table, entry);
+		if (!table->job)
+			next_step(table);
+		else if (table->job->kind != JOB_UNLOAD)
+			tables_cancel(tables, table->job);
+	}
+}
+
+bool tables_stopped(const struct tables *tables)
+{
+	const struct table *table;
+
+	TAILQ_FOREACH(table, &tables->list, entry)
+	if (table->job || table->current)
+		return false;
+	return true;
+}
