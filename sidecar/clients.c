@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "clients.h"
+#include "clock.h"
+#include "events.h"
+#include "lease.h"
+#include "log.h"
+#include "methods.h"
+#include "rpc.h"
+#include "views.h"
+
+static void on_line(void *owner, char *text, size_t len)
+{
+	rpc_line(owner, text, len);
+}
+
+static void on_too_long(void *owner)
+{
+	rpc_too_long(owner);
+}
+
+static void on_overdue(void *owner)
+{
+	events_drop(owner);
+}
+
+static void end_leases(struct client *client)
+{
+	struct lease *lease;
+
+	while ((lease = LIST_FIRST(&client->leases)))
+		lease_end(lease);
+}
+
+static void count(struct server *server, int delta)
+{
+	server->num_clients += (unsigned int)delta;
+	engram_control_store64(&server->page->connections, server->num_clients);
+}
+
+/* Everything of the client but its connection. */
+static void client_free(struct client *client)
+{
+	job_waits_forget(client);
+	end_leases(client);
+	TAILQ_REMOVE(&client->server->clients, client, entry);
+	count(client->server, -1);
+	free(client);
+}
+
+static void on_closed(void *owner)
+{
+	struct client *client = owner;
+
+	log_debug("connection closed", LOG_U("connection", client->id));
+	client->subscribed = false;
+	events_client(client->server, client, "closed");
+	client_free(client);
+}
+
+static const struct conn_ops ops = {.line = on_line,
+				    .too_long = on_too_long,
+				    .overdue = on_overdue,
+				    .closed = on_closed};
+
+static enum engram_status check_room(const struct server *server,
+				     struct engram_error *err)
+{
+	uint32_t max = server->config->max_connections;
+
+	if (server->num_clients < max)
+		return ENGRAM_OK;
+	engram_error_set(err, ENGRAM_EBUSY, "%u connections are open",
+			 server->num_clients);
+	engram_error_fix(err, "close some, or raise max_connections");
+	engram_error_figures(err, server->num_clients + 1, max);
+	return ENGRAM_EBUSY;
+}
+
+static struct client *client_new(struct server *server, int fd,
+				 struct engram_error *err)
+{
+	struct client *client = calloc(1, sizeof(*client));
+	socklen_t len = sizeof(struct ucred);
+	struct ucred peer;
+
+	if (!client) {
+		rpc_no_memory(err);
+		return NULL;
+	}
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len)) {
+		engram_error_sys(err, errno, "peer credentials");
+		free(client);
+		return NULL;
+	}
+	client->conn = conn_new(server->base, fd, &ops, client);
+	if (!client->conn) {
+		rpc_no_memory(err);
+		free(client);
+		return NULL;
+	}
+	client->server = server;
+	client->pid = peer.pid;
+	client->uid = peer.uid;
+	client->gid = peer.gid;
+	client->id = ++server->next_client;
+	client->start_ns = clock_ns();
+	LIST_INIT(&client->leases);
+	LIST_INIT(&client->waits);
+	return client;
+}
+
+void clients_accept(void *ctx, int fd)
+{
+	struct server *server = ctx;
+	struct client *client = NULL;
+	struct engram_error err;
+
+	if (!check_room(server, &err))
+		client = client_new(server, fd, &err);
+	if (!client) {
+		log_failure(LOG_WARN, "connection refused", &err);
+		rpc_refuse(fd, &err);
+		close(fd);
+		return;
+	}
+	TAILQ_INSERT_TAIL(&server->clients, client, entry);
+	count(server, 1);
+	log_debug("connection opened", LOG_U("connection", client->id),
+		  LOG_I("pid", client->pid), LOG_I("uid", client->uid));
+	rpc_notify(client, "hello", view_hello(server));
+	events_client(server, client, "connected");
+}
+
+void clients_finish(struct server *server)
+{
+	struct client *client;
+
+	TAILQ_FOREACH(client, &server->clients, entry)
+	{
+		end_leases(client);
+		conn_finish(client->conn);
+	}
+}
+
+void clients_free(struct server *server)
+{
+	struct client *client;
+
+	while ((client = TAILQ_FIRST(&server->clients))) {
+		struct conn *conn = client->conn;
+
+		client_free(client);
+		conn_free(conn);
+	}
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The methods of PROTOCOL.md; the table of them is in methods.c.  Parameters
+ * have been checked against that table when a method runs.
+ */
+#ifndef ENGRAMD_METHODS_H
+#define ENGRAMD_METHODS_H
+
+#include "rpc.h"
+
+#define RPC_METHOD_DECL(name) \
+	enum engram_status name(struct rpc_call *call, struct engram_error *err)
+
+/* methods_server.c */
+RPC_METHOD_DECL(method_ping);
+RPC_METHOD_DECL(method_version);
+RPC_METHOD_DECL(method_discover);
+RPC_METHOD_DECL(method_status);
+RPC_METHOD_DECL(method_clients);
+RPC_METHOD_DECL(method_client_name);
+RPC_METHOD_DECL(method_subscribe);
+RPC_METHOD_DECL(method_unsubscribe);
+RPC_METHOD_DECL(method_config_get);
+RPC_METHOD_DECL(method_config_validate);
+RPC_METHOD_DECL(method_config_reload);
+RPC_METHOD_DECL(method_log_set_level);
+RPC_METHOD_DECL(method_shutdown);
+/* methods_table.c */
+RPC_METHOD_DECL(method_tables);
+RPC_METHOD_DECL(method_load);
+RPC_METHOD_DECL(method_unload);
+RPC_METHOD_DECL(method_verify);
+/* methods_attach.c */
+RPC_METHOD_DECL(method_attach);
+RPC_METHOD_DECL(method_detach);
+/* methods_job.c */
+RPC_METHOD_DECL(method_job_get);
+RPC_METHOD_DECL(method_job_wait);
+RPC_METHOD_DECL(method_job_cancel);
+
+/* The table that the parameter `table` names; NULL with ENGRAM_ENOTFOUND. */
+struct table *method_table(struct rpc_call *call, struct engram_error *err);
+/* A job has ended: answer those who wait for it. */
+void job_waits_answer(struct server *server, struct job *job);
+/* A connection has ended: forget what it waits for. */
+void job_waits_forget(struct client *client);
+
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "engram_wire.h"
+#include "log.h"
+#include "rpc.h"
+#include "views.h"
+
+/* One line, malloc'd; takes over `message`. */
+static char *line_of(json_t *message, size_t *len)
+{
+	char *text, *line = NULL;
+
+	text = message ? json_dumps(message, JSON_COMPACT) : NULL;
+	json_decref(message);
+	if (!text)
+		return NULL;
+	*len = strlen(text) + 1;
+	line = realloc(text, *len + 1);
+	if (!line) {
+		free(text);
+		return NULL;
+	}
+	line[*len - 1] = '\n';
+	line[*len] = '\0';
+	return line;
+}
+
+/* Takes over `message` and the hold of `fds`. */
+void rpc_send(struct client *client, json_t *message,
+	      const struct conn_fds *fds)
+{
+	size_t len;
+	char *line = line_of(message, &len);
+
+	if (line) {
+		conn_send(client->conn, line, len, fds);
+		return;
+	}
+	/* Not even an answer: a connection that is closed tells the client
+	 * more than one that stays silent. */
+	log_error("no memory for an answer", LOG_U("connection", client->id));
+	if (fds && fds->release)
+		fds->release(fds->hold);
+	conn_abort(client->conn);
+}
+
+json_t *rpc_reply_object(json_t *id, const char *key, json_t *value)
+{
+	return json_pack("{s:s, s:o, s:o}", "jsonrpc", "2.0", "id",
+			 id ? json_incref(id) : json_null(), key, value);
+}
+
+void rpc_reply_error(struct client *client, json_t *id, int code,
+		     const struct engram_error *err, const struct job *job)
+{
+	rpc_send(client,
+		 rpc_reply_object(id, "error", view_error(code, err, job)),
+		 NULL);
+}
+
+void rpc_reply(struct client *client, json_t *id, json_t *result)
+{
+	if (id)
+		rpc_send(client, rpc_reply_object(id, "result", result), NULL);
+	else
+		json_decref(result);
+}
+
+void rpc_notify(struct client *client, const char *method, json_t *params)
+{
+	rpc_send(client,
+		 json_pack("{s:s, s:s, s:o}", "jsonrpc", "2.0", "method",
+			   method, "params", params),
+		 NULL);
+}
+
+char *rpc_notification(const char *method, json_t *params)
+{
+	size_t len;
+
+	return line_of(json_pack("{s:s, s:s, s:o}", "jsonrpc", "2.0", "method",
+				 method, "params", params),
+		       &len);
+}
+
+void rpc_too_long(struct client *client)
+{
+	struct engram_error err;
+
+	engram_error_set(&err, ENGRAM_EPROTOCOL,
+			 "a line is longer than %u bytes", ENGRAM_LINE_MAX);
+	engram_error_fix(&err, "send one JSON object a line");
+	rpc_reply_error(client, NULL, RPC_PARSE, &err, NULL);
+	conn_finish(client->conn);
+}
+
+void rpc_refuse(int fd, const struct engram_error *err)
+{
+	json_t *error = view_error(ENGRAM_RPC_CODE(err->status), err, NULL);
+	size_t len;
+	char *line = line_of(rpc_reply_object(NULL, "error", error), &len);
+
+	/* A new socket has room for a line; if not, closing says enough. */
+	if (line)
+		(void)send(fd, line, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+	free(line);
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "clients.h"
+#include "clock.h"
+#include "events.h"
+#include "log.h"
+#include "methods.h"
+#include "notify.h"
+#include "reload.h"
+#include "server.h"
+
+#define STOP_SECONDS 60 /* then names are removed, and memory left to exit */
+
+static void on_table_changed(void *ctx, struct table *table)
+{
+	log_debug("table changed", LOG_S("table", table->name),
+		  LOG_S("state", engram_table_state_name(table->state)));
+	events_table(ctx, table);
+}
+
+static void leave_if_stopped(struct server *server)
+{
+	if (server->stopping && tables_stopped(&server->tables))
+		event_base_loopbreak(server->base);
+}
+
+static void on_job_changed(void *ctx, struct job *job)
+{
+	struct server *server = ctx;
+
+	events_job(server, job);
+	if (job->state == JOB_RUNNING)
+		return;
+	job_waits_answer(server, job);
+	/* The table's next step may be another job: ask again later. */
+	event_active(server->tick, EV_TIMEOUT, 0);
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *arg)
+{
+	struct server *server = arg;
+
+	(void)fd;
+	(void)what;
+	engram_control_store64(&server->page->heartbeat_ns, clock_ns());
+	tables_tick(&server->tables);
+	events_tick(server);
+	notify_tick(server);
+	leave_if_stopped(server);
+}
+
+/* ---- stopping ---- */
+
+/* Everything in the backing that has this instance's name. */
+static void remove_segments(const struct server *server)
+{
+	struct engram_segment_entry *entries = NULL;
+	struct engram_error err;
+	size_t count = 0, i;
+
+	if (server->config->backing.kind == ENGRAM_BACKING_MEMFD)
+		return;
+	if (engram_segment_list(&server->config->backing,
+				server->config->instance, &entries, &count,
+				&err)) {
+		log_failure(LOG_WARN, "segments can not be listed", &err);
+		return;
+	}
+	for (i = 0; i < count; i++) {
+		if (entries[i].control)
+			continue;
+		log_info("removing segment", LOG_S("name", entries[i].name),
+			 LOG_U("bytes", entries[i].bytes));
+		if (engram_segment_remove(&server->config->backing,
+					  entries[i].name, &err))
+			log_failure(LOG_WARN, "segment not removed", &err);
+	}
+	free(entries);
+}
+
+/* The names go; the kernel frees the memory. */
+static void stop_at_once(struct server *server, const char *why)
+{
+	log_warn("stopping at once", LOG_S("why", why));
+	listener_close(server->listener);
+	remove_segments(server);
+	engram_control_disown(server->control, 1);
+	_exit(1);
+}
+
+static void on_stop_deadline(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	stop_at_once(arg, "jobs did not end in time");
+}
+
+void server_stop(struct server *server)
+{
+	static const struct timeval limit = {.tv_sec = STOP_SECONDS};
+
+	if (server->stopping)
+		return;
+	server->stopping = true;
+	log_info("stopping");
+	notify_stopping();
+	notify_extend(STOP_SECONDS + 30);
+	listener_close(server->listener);
+	server->listener = NULL;
+	events_shutdown(server);
+	clients_finish(server);
+	tables_stop(&server->tables);
+	event_add(server->stop_deadline, &limit);
+	event_active(server->tick, EV_TIMEOUT, 0);
+}
+
+static void on_stop_signal(evutil_socket_t signal, short what, void *arg)
+{
+	struct server *server = arg;
+
+	(void)what;
+	log_info("signal", LOG_S("signal", strsignal((int)signal)));
+	if (server->stopping)
+		stop_at_once(server, "a second signal");
+	server_stop(server);
+}
+
+static void on_reload_signal(evutil_socket_t signal, short what, void *arg)
+{
+	struct engram_error err;
+
+	(void)signal;
+	(void)what;
+	notify_reloading();
+	server_reload(arg, &err);
+	notify_ready();
+}
+
+enum engram_status server_reload(struct server *server,
+				 struct engram_error *err)
+{
+	enum engram_status status = reload_config(server, err);
+
+	if (status)
+		log_failure(LOG_ERROR, "configuration not reloaded", err);
+	else
+		log_info("configuration reloaded",
+			 LOG_S("file", server->config_file));
+	return status;
+}
+
+/* ---- starting ---- */
+
+/* Each lease takes no descriptor of ours, but each connection and each
+ * segment does. */
+static void raise_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) ||
+	    limit.rlim_cur == limit.rlim_max)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit))
+		log_warn("descriptor limit not raised",
+			 LOG_S("error", strerror(errno)));
+}
+
+static enum engram_status add_signal(struct server *server, int at, int signal,
+				     event_callback_fn fn,
+				     struct engram_error *err)
+{
+	server->signals[at] = evsignal_new(server->base, signal, fn, server);
+	if (!server->signals[at] || event_add(server->signals[at], NULL))
+		return engram_error_set(err, ENGRAM_ENOMEM,
+					"no memory for events");
+	return ENGRAM_OK;
+}
+
+static enum engram_status add_events(struct server *server,
+				     struct engram_error *err)
+{
+	static const struct timeval second = {.tv_sec = 1};
+	enum engram_status status;
+
+	status = add_signal(server, 0, SIGTERM, on_stop_signal, err);
+	if (!status)
+		status = add_signal(server, 1, SIGINT, on_stop_signal, err);
+	if (!status)
+		status = add_signal(server, 2, SIGHUP, on_reload_signal, err);
+	if (status)
+		return status;
+	server->tick = event_new(server->base, -1, EV_PERSIST, on_tick, server);
+	server->stop_deadline =
+		event_new(server->base, -1, 0, on_stop_deadline, server);
+	if (!server->tick || !server->stop_deadline ||
+	    event_add(server->tick, &second))
+		return engram_error_set(err, ENGRAM_ENOMEM,
+					"no memory for events");
+	return ENGRAM_OK;
+}
+
+static enum engram_status own_instance(struct server *server,
+				       struct engram_error *err)
+{
+	const struct config *config = server->config;
+	enum engram_status status;
+
+	status = engram_control_own(&config->backing, config->instance,
+				    &server->control, err);
+	if (status)
+		return status;
+	server->page = engram_control_owner_page(server->control);
+	server->control_fd = -1;
+	status = engram_control_reopen(server->control, &server->control_fd,
+				       err);
+	if (status)
+		return status;
+	/* What a former owner left behind is nobody's now. */
+	remove_segments(server);
+	return ENGRAM_OK;
+}
+
+static enum engram_status start(struct server *server, struct engram_error *err)
+{
+	const struct config *config = server->config;
+	struct listener_options options = {.path = config->socket,
+					   .mode = config->socket_mode,
+					   .group = config->socket_group,
+					   .accepted = clients_accept,
+					   .ctx = server};
+	enum engram_status status;
+
+	server->base = event_base_new();
+	if (!server->base)
+		return engram_error_set(err, ENGRAM_ENOMEM,
+					"the event loop can not be made");
+	status = own_instance(server, err);
+	if (!status)
+		status = mailbox_open(&server->mailbox, server->base, err);
+	if (status)
+		return status;
+	jobs_init(&server->jobs, &server->mailbox, on_job_changed, server);
+	status = tables_init(&server->tables, &server->jobs, server->page,
+			     config, on_table_changed, server, err);
+	if (!status)
+		status = add_events(server, err);
+	if (!status)
+		status = listener_open(server->base, &options,
+				       &server->listener, err);
+	if (!status)
+		status = tables_configure(&server->tables, server->config, err);
+	return status;
+}
+
+static void free_event(struct event *event)
+{
+	if (event)
+		event_free(event);
+}
+
+static void finish(struct server *server)
+{
+	unsigned int i;
+
+	clients_free(server);
+	listener_close(server->listener);
+	if (server->tables.jobs) {
+		tables_free(&server->tables);
+		jobs_free(&server->jobs);
+	}
+	if (server->mailbox.event)
+		mailbox_close(&server->mailbox);
+	for (i = 0; i < 3; i++)
+		free_event(server->signals[i]);
+	free_event(server->tick);
+	free_event(server->stop_deadline);
+	if (server->base)
+		event_base_free(server->base);
+	if (server->control) {
+		if (server->control_fd >= 0)
+			close(server->control_fd);
+		engram_control_disown(server->control, 1);
+	}
+	config_free(server->config);
+}
+
+int server_run(const char *config_file, struct config *config)
+{
+	struct server server = {.config_file = config_file,
+				.config = config,
+				.start_ns = clock_ns()};
+	struct engram_error err = {0};
+	int code = 0;
+
+	TAILQ_INIT(&server.clients);
+	LIST_INIT(&server.waits);
+	signal(SIGPIPE, SIG_IGN);
+	raise_descriptor_limit();
+	notify_extend(60);
+	if (start(&server, &err)) {
+		log_failure(LOG_ERROR, "start failed", &err);
+		code = 1;
+		/* Loads may have begun before the fault. */
+		if (server.tables.jobs && server.tick)
+			server_stop(&server);
+	} else {
+		log_info("ready", LOG_S("version", ENGRAM_VERSION_STRING),
+			 LOG_S("instance", config->instance),
+			 LOG_S("socket", config->socket));
+		notify_ready();
+	}
+	if ((!code || server.stopping) && event_base_dispatch(server.base) < 0)
+		code = 1;
+	finish(&server);
+	log_info("stopped");
+	return code;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The daemon: everything the loop thread owns.
+ */
+#ifndef ENGRAMD_SERVER_H
+#define ENGRAMD_SERVER_H
+
+#include <event2/event.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+#include <sys/types.h>
+
+#include "config.h"
+#include "conn.h"
+#include "engram_control.h"
+#include "jobs.h"
+#include "listener.h"
+#include "mailbox.h"
+#include "tables.h"
+
+struct lease;
+struct job_wait;
+struct server;
+
+/* The peer of one connection. */
+struct client {
+	TAILQ_ENTRY(client) entry;
+	struct server *server;
+	struct conn *conn;
+	uint64_t id;
+	pid_t pid;
+	uid_t uid;
+	gid_t gid;
+	char name[64]; /* as it calls itself */
+	uint64_t start_ns;
+	uint64_t requests;
+	bool subscribed;
+	LIST_HEAD(, lease) leases;
+	LIST_HEAD(, job_wait) waits;
+};
+
+TAILQ_HEAD(client_list, client);
+
+struct server {
+	const char *config_file;
+	struct config *config;
+	struct event_base *base;
+	struct engram_control_owner *control;
+	struct engram_control_page *page;
+	int control_fd; /* read-only, for clients */
+	uint64_t start_ns;
+	struct mailbox mailbox;
+	struct jobs jobs;
+	struct tables tables;
+	struct listener *listener;
+	struct client_list clients;
+	unsigned int num_clients;
+	uint64_t next_client, next_lease;
+	LIST_HEAD(, job_wait) waits;
+	struct event *signals[3], *tick, *stop_deadline;
+	bool stopping;
+};
+
+/* Run until told to stop.  Takes over `config`.  Returns the exit code. */
+int server_run(const char *config_file, struct config *config);
+
+/* What SIGHUP and config.reload do; on any error all stays as it was. */
+enum engram_status server_reload(struct server *server,
+				 struct engram_error *err);
+/* What SIGTERM and shutdown do. */
+void server_stop(struct server *server);
+
+#endif

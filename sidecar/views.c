@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "engram_wire.h"
+#include "lease.h"
+#include "memory.h"
+#include "views.h"
+
+json_t *view_text(const char *text)
+{
+	json_t *value = json_string(text);
+	char *copy, *c;
+
+	if (value)
+		return value;
+	copy = strdup(text);
+	if (!copy)
+		return NULL;
+	for (c = copy; *c; c++)
+		if (*c & 0x80)
+			*c = '?';
+	value = json_string(copy);
+	free(copy);
+	return value;
+}
+
+json_t *view_hex(const uint64_t *words, unsigned int count)
+{
+	char text[64];
+	unsigned int i;
+
+	for (i = 0; i < count; i++)
+		snprintf(text + i * 16, sizeof(text) - i * 16, "%016" PRIx64,
+			 words[i]);
+	return json_string(text);
+}
+
+/* Adds what applies; false without memory. */
+static bool add_details(json_t *data, const struct engram_error *err,
+			const struct job *job)
+{
+	int failed = 0;
+
+	if (err->fix[0])
+		failed |= json_object_set_new(data, "fix", view_text(err->fix));
+	if (err->path[0])
+		failed |=
+			json_object_set_new(data, "path", view_text(err->path));
+	if (err->sys_errno)
+		failed |= json_object_set_new(data, "errno",
+					      json_integer(err->sys_errno));
+	if (err->needed || err->available) {
+		failed |= json_object_set_new(
+			data, "needed", json_integer((json_int_t)err->needed));
+		failed |= json_object_set_new(
+			data, "available",
+			json_integer((json_int_t)err->available));
+	}
+	if (job)
+		failed |= json_object_set_new(
+			data, "job", json_integer((json_int_t)job->id));
+	return !failed;
+}
+
+json_t *view_error(int code, const struct engram_error *err,
+		   const struct job *job)
+{
+	json_t *data =
+		json_pack("{s:s}", "name", engram_status_name(err->status));
+
+	if (!data || !add_details(data, err, job)) {
+		json_decref(data);
+		return NULL;
+	}
+	return json_pack("{s:i, s:o, s:o}", "code", code, "message",
+			 view_text(err->message), "data", data);
+}
+
+static json_t *failure_or_null(bool failed, const struct engram_error *err)
+{
+	return failed ? view_error(ENGRAM_RPC_CODE(err->status), err, NULL)
+		      : json_null();
+}
+
+static json_t *view_layer(const struct tables *tables,
+			  const struct table *table,
+			  const struct generation_layer *layer)
+{
+	const struct engram_segment_header *h = layer->header;
+	char name[256];
+
+	engram_segment_name(name, tables->instance, table->name, h->layer_id,
+			    h->generation);
+	return json_pack("{s:i, s:I, s:I, s:I, s:s}", "layer_id",
+			 (int)h->layer_id, "rows", (json_int_t)h->rows, "dim",
+			 (json_int_t)h->dim, "bytes",
+			 (json_int_t)h->total_bytes, "segment", name);
+}
+
+static json_t *view_layers(const struct table *table)
+{
+	const struct generation *gen = table->current;
+	json_t *layers = json_array();
+	uint32_t i;
+
+	for (i = 0; layers && gen && i < gen->num_layers; i++)
+		if (json_array_append_new(layers,
+					  view_layer(table->tables, table,
+						     &gen->layers[i]))) {
+			json_decref(layers);
+			return NULL;
+		}
+	return layers;
+}
+
+static json_t *view_report(const struct generation *gen)
+{
+	const struct loader_report *r;
+
+	if (!gen)
+		return json_null();
+	r = &gen->report;
+	return json_pack("{s:s, s:b, s:b, s:I, s:I, s:I, s:f, s:f, s:o}",
+			 "engine", loader_engine_name(r->engine), "direct",
+			 r->direct, "registered_buffers", r->registered_buffers,
+			 "threads", (json_int_t)r->threads, "queue_depth",
+			 (json_int_t)r->queue_depth, "block_bytes",
+			 (json_int_t)r->block_bytes, "seconds_read",
+			 r->seconds_read, "seconds_verify", r->seconds_verify,
+			 "reason", view_text(r->engine_reason));
+}
+
+json_t *view_table(const struct table *table)
+{
+	const struct generation *gen = table->current;
+	const struct config_table *config = &table->spec->config;
+
+	return json_pack(
+		"{s:s, s:s, s:I, s:o, s:o, s:s, s:b, s:I, s:I, s:o, s:o, s:o,"
+		" s:b, s:o}",
+		"name", table->name, "state",
+		engram_table_state_name(table->state), "generation",
+		(json_int_t)(gen ? gen->number : 0), "content_id",
+		gen ? view_hex(gen->content_id, 2) : json_null(), "checkpoint",
+		view_text(config->checkpoint), "layout",
+		config->layout == ENGRAM_SPLIT ? "split" : "packed",
+		"configured", table->configured, "bytes",
+		(json_int_t)(gen ? gen->bytes : 0), "leases",
+		(json_int_t)table->leases, "job",
+		table->job ? json_integer((json_int_t)table->job->id)
+			   : json_null(),
+		"error", failure_or_null(table->failed, &table->error),
+		"loader", view_report(gen), "locked", gen && gen->locked,
+		"layers", view_layers(table));
+}
+
+/* Bytes of the present phase; a load reads all, then verifies all. */
+static uint64_t bytes_done(const struct job *job, enum job_phase phase)
+{
+	return phase == JOB_CHECKING
+		       ? atomic_load(&job->progress.bytes_verified)
+		       : atomic_load(&job->progress.bytes_done);
+}
+
+json_t *view_job(struct job *job)
+{
+	enum job_phase phase = (enum job_phase)atomic_load(&job->phase);
+	bool running = job->state == JOB_RUNNING;
+	uint64_t now = running ? clock_ns() : job->end_ns;
+	uint64_t total = atomic_load(&job->progress.bytes_total);
+	uint64_t done = bytes_done(job, phase);
+	double seconds =
+		(double)(now - atomic_load(&job->phase_start_ns)) / 1e9;
+	double rate = seconds > 0 ? (double)done / seconds : 0;
+	bool known = running && rate > 0 && total >= done;
+
+	return json_pack(
+		"{s:I, s:s, s:s, s:s, s:I, s:I, s:f, s:o, s:s, s:f, s:o}",
+		"job", (json_int_t)job->id, "kind", job_kind_name(job->kind),
+		"table", job->table, "state", job_state_name(job->state),
+		"bytes_total", (json_int_t)total, "bytes_done",
+		(json_int_t)done, "rate", rate, "eta_seconds",
+		known ? json_real((double)(total - done) / rate) : json_null(),
+		"phase", job_phase_name(phase), "age_seconds",
+		(double)(now - job->start_ns) / 1e9, "error",
+		failure_or_null(job->state == JOB_FAILED, &job->error));
+}
+
+static json_t *view_lease(const struct lease *lease)
+{
+	json_t *layers = json_array();
+	uint32_t i;
+
+	for (i = 0; layers && i < lease->num_layers; i++)
+		if (json_array_append_new(
+			    layers,
+			    json_integer(
+				    lease->gen->layers[lease->layers[i].index]
+					    .layer_id))) {
+			json_decref(layers);
+			return NULL;
+		}
+	return json_pack("{s:I, s:s, s:I, s:o, s:f}", "lease",
+			 (json_int_t)lease->id, "table", lease->table->name,
+			 "generation", (json_int_t)lease->gen->number, "layers",
+			 layers, "age_seconds",
+			 clock_seconds_since(lease->start_ns));
+}
+
+json_t *view_client(const struct client *client)
+{
+	json_t *leases = json_array();
+	const struct lease *lease;
+
+	LIST_FOREACH(lease, &client->leases, entry)
+	if (json_array_append_new(leases, view_lease(lease))) {
+		json_decref(leases);
+		return NULL;
+	}
+	return json_pack("{s:I, s:i, s:I, s:I, s:o, s:f, s:I, s:o}",
+			 "connection", (json_int_t)client->id, "pid",
+			 (int)client->pid, "uid", (json_int_t)client->uid,
+			 "gid", (json_int_t)client->gid, "name",
+			 view_text(client->name), "age_seconds",
+			 clock_seconds_since(client->start_ns), "requests",
+			 (json_int_t)client->requests, "leases", leases);
+}
+
+json_t *view_hello(const struct server *server)
+{
+	return json_pack("{s:s, s:s, s:{s:i, s:i}, s:[sss], s:s, s:o, s:i,"
+			 " s:{s:I, s:i, s:i, s:I}}",
+			 "product", "engramd", "version", ENGRAM_VERSION_STRING,
+			 "protocol", "major", ENGRAM_PROTOCOL_MAJOR, "minor",
+			 ENGRAM_PROTOCOL_MINOR, "capabilities", "attach",
+			 "events", "jobs", "instance", server->config->instance,
+			 "boot_epoch", view_hex(&server->page->boot_epoch, 1),
+			 "pid", (int)getpid(), "limits", "line_bytes",
+			 (json_int_t)ENGRAM_LINE_MAX, "depth", ENGRAM_DEPTH_MAX,
+			 "fds", ENGRAM_FDS_MAX, "connections",
+			 (json_int_t)server->config->max_connections);
+}
+
+static json_t *view_memory(const struct server *server)
+{
+	static const char *const kinds[] = {[ENGRAM_BACKING_SHM] = "shm",
+					    [ENGRAM_BACKING_HUGETLBFS] =
+						    "hugetlbfs",
+					    [ENGRAM_BACKING_MEMFD] = "memfd"};
+	const struct engram_backing *backing = &server->tables.backing;
+	const struct table *table;
+	uint64_t room, bytes = 0;
+	bool known;
+
+	known = backing->kind != ENGRAM_BACKING_MEMFD &&
+		engram_backing_room(backing, &room, NULL) == ENGRAM_OK;
+	TAILQ_FOREACH(table, &server->tables.list, entry)
+	bytes += table->current ? table->current->bytes : 0;
+	return json_pack("{s:s, s:s, s:o, s:I, s:I}", "backing",
+			 kinds[backing->kind], "dir", backing->dir, "room",
+			 known ? json_integer((json_int_t)room) : json_null(),
+			 "tables", (json_int_t)bytes, "locked",
+			 (json_int_t)memory_locked());
+}
+
+static json_t *view_tables(const struct server *server)
+{
+	json_t *array = json_array();
+	const struct table *table;
+
+	TAILQ_FOREACH(table, &server->tables.list, entry)
+	if (json_array_append_new(array, view_table(table))) {
+		json_decref(array);
+		return NULL;
+	}
+	return array;
+}
+
+static json_t *view_jobs(struct server *server)
+{
+	json_t *array = json_array();
+	struct job *job;
+
+	TAILQ_FOREACH(job, &server->jobs.running, entry)
+	if (json_array_append_new(array, view_job(job))) {
+		json_decref(array);
+		return NULL;
+	}
+	return array;
+}
+
+json_t *view_status(struct server *server)
+{
+	return json_pack("{s:s, s:s, s:i, s:f, s:o, s:i, s:b, s:o, s:o, s:o}",
+			 "instance", server->config->instance, "version",
+			 ENGRAM_VERSION_STRING, "pid", (int)getpid(),
+			 "uptime_seconds",
+			 clock_seconds_since(server->start_ns), "boot_epoch",
+			 view_hex(&server->page->boot_epoch, 1), "connections",
+			 (int)server->num_clients, "stopping", server->stopping,
+			 "memory", view_memory(server), "tables",
+			 view_tables(server), "jobs", view_jobs(server));
+}
