@@ -23,7 +23,7 @@ enum memory_lock { MEMORY_LOCK_TRY = 0, MEMORY_LOCK_REQUIRE, MEMORY_LOCK_OFF };
 
 /* Who may call what.  Root and engramd's own user always may. */
 struct config_access {
-	bool anyone; /* no list given */
+	bool anyone; /* `read` without a list; never `change` */
 	uid_t *uids;
 	size_t num_uids;
 	gid_t *gids; /* primary group of the peer */

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sections of the configuration that are a handful of values each. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+
+#include "config_parts.h"
+
+#define SUN_PATH_MAX (sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1)
+
+#define THREADS_MAX	 256
+#define QUEUE_DEPTH_MAX	 256
+#define BLOCK_BYTES_MIN	 (UINT64_C(64) << 10)
+#define BLOCK_BYTES_MAX	 (UINT64_C(64) << 20)
+#define BLOCK_BYTES_UNIT 4096 /* of O_DIRECT, whatever the device */
+#define CONNECTIONS_MAX	 65536
+#define CONNECTIONS_DFLT 512
+
+static const char *const level_names[] = {"error", "warn", "info", "debug",
+					  NULL};
+static const char *const format_names[] = {"logfmt", "json", NULL};
+static const char *const backing_names[] = {"shm", "hugetlbfs", "memfd", NULL};
+static const enum engram_backing_kind backing_kinds[] = {
+	ENGRAM_BACKING_SHM, ENGRAM_BACKING_HUGETLBFS, ENGRAM_BACKING_MEMFD};
+static const char *const lock_names[] = {"try", "require", "off", NULL};
+static const char *const engine_names[] = {"auto", "io_uring", "preadv", NULL};
+static const char *const direct_names[] = {"auto", "on", "off", NULL};
+
+/* Read and write bits for owner, group and others, in octal. */
+static mode_t read_mode(struct json_view *v, const char *key, mode_t dflt)
+{
+	const char *text = json_view_string(v, key, NULL);
+	unsigned long mode;
+	char *end;
+
+	if (v->failed || !text)
+		return dflt;
+	mode = strtoul(text, &end, 8);
+	if (text[0] >= '0' && text[0] <= '7' && *end == '\0' &&
+	    (mode & ~0666ul) == 0 && (mode & 0600) == 0600)
+		return (mode_t)mode;
+	config_fault(v, key,
+		     "write it in octal, as \"0660\"; the owner must be able "
+		     "to read and write, and nobody needs to execute",
+		     "\"%s\" is not a mode of a socket", text);
+	return dflt;
+}
+
+static char *default_socket(struct json_view *v, const char *instance)
+{
+	char *path;
+
+	if (asprintf(&path, "/run/engramd/%s.sock", instance) < 0) {
+		config_no_memory(v);
+		return NULL;
+	}
+	return path;
+}
+
+static void check_socket(struct json_view *v, const char *path)
+{
+	if (path && strlen(path) > SUN_PATH_MAX)
+		config_fault(v, "path", "use a shorter path or instance name",
+			     "\"%s\" is %zu bytes long, a socket's path has "
+			     "at most %zu",
+			     path, strlen(path), SUN_PATH_MAX);
+}
+
+void config_read_socket(struct json_view *top, struct config *config)
+{
+	struct json_view v;
+
+	config->socket_mode = 0660;
+	if (config_section_begin(top, &v, "socket")) {
+		config->socket = config_path(&v, "path", NULL);
+		check_socket(&v, config->socket);
+		config->socket_mode = read_mode(&v, "mode", 0660);
+		config->socket_group = config_string(&v, "group", NULL);
+		config_section_end(top, &v);
+	}
+	if (!config->socket && !top->failed)
+		config->socket = default_socket(top, config->instance);
+}
+
+void config_read_log(struct json_view *top, struct config *config)
+{
+	struct json_view v;
+
+	config->log_level = LOG_INFO;
+	config->log_format = LOG_LOGFMT;
+	if (!config_section_begin(top, &v, "log"))
+		return;
+	config->log_level = (enum log_level)json_view_enum(
+		&v, "level", level_names, LOG_INFO);
+	config->log_format = (enum log_format)json_view_enum(
+		&v, "format", format_names, LOG_LOGFMT);
+	config_section_end(top, &v);
+}
+
+/* The mount point of hugetlbfs, and nothing for the others. */
+static void read_backing_path(struct json_view *v,
+			      struct engram_backing *backing)
+{
+	char *path = config_path(v, "path", NULL);
+
+	if (v->failed)
+		goto out;
+	if (backing->kind != ENGRAM_BACKING_HUGETLBFS) {
+		if (path)
+			config_fault(v, "path",
+				     "remove it, or set \"backing\" to "
+				     "\"hugetlbfs\"",
+				     "is for the backing \"hugetlbfs\" only");
+		goto out;
+	}
+	if (!path)
+		json_view_require(v, "path",
+				  "the directory where hugetlbfs is mounted");
+	else if (strlen(path) >= sizeof(backing->dir))
+		config_fault(v, "path", "mount it on a shorter path",
+			     "is %zu bytes long, at most %zu are allowed",
+			     strlen(path), sizeof(backing->dir) - 1);
+	else
+		memcpy(backing->dir, path, strlen(path) + 1);
+out:
+	free(path);
+}
+
+void config_read_memory(struct json_view *top, struct config *config)
+{
+	struct json_view v;
+
+	config->backing.kind = ENGRAM_BACKING_SHM;
+	config->lock = MEMORY_LOCK_TRY;
+	if (config_section_begin(top, &v, "memory")) {
+		config->backing.kind = backing_kinds[json_view_enum(
+			&v, "backing", backing_names, 0)];
+		read_backing_path(&v, &config->backing);
+		config->lock = (enum memory_lock)json_view_enum(
+			&v, "lock", lock_names, MEMORY_LOCK_TRY);
+		config_section_end(top, &v);
+	}
+	if (config->backing.kind == ENGRAM_BACKING_SHM)
+		strcpy(config->backing.dir, "/dev/shm");
+}
+
+static uint32_t read_block_bytes(struct json_view *v)
+{
+	uint64_t bytes = json_view_bytes(v, "block_bytes", BLOCK_BYTES_MIN,
+					 BLOCK_BYTES_MAX, 0);
+
+	if (bytes % BLOCK_BYTES_UNIT)
+		config_fault(v, "block_bytes",
+			     "direct reads are in units of 4096 bytes",
+			     "%llu is not a multiple of %d",
+			     (unsigned long long)bytes, BLOCK_BYTES_UNIT);
+	return (uint32_t)bytes;
+}
+
+void config_read_loader(struct json_view *top, struct config *config)
+{
+	struct loader_options *loader = &config->loader;
+	struct json_view v;
+
+	if (!config_section_begin(top, &v, "loader"))
+		return;
+	loader->engine = (enum loader_engine)json_view_enum(
+		&v, "engine", engine_names, LOADER_AUTO);
+	loader->direct = (enum loader_direct)json_view_enum(
+		&v, "direct", direct_names, LOADER_DIRECT_AUTO);
+	loader->threads =
+		(uint32_t)json_view_int(&v, "threads", 1, THREADS_MAX, 0);
+	loader->queue_depth = (uint32_t)json_view_int(&v, "queue_depth", 1,
+						      QUEUE_DEPTH_MAX, 0);
+	loader->block_bytes = read_block_bytes(&v);
+	config_section_end(top, &v);
+}
+
+void config_read_limits(struct json_view *top, struct config *config)
+{
+	struct json_view v;
+
+	config->max_connections = CONNECTIONS_DFLT;
+	if (!config_section_begin(top, &v, "limits"))
+		return;
+	config->max_connections = (uint32_t)json_view_int(
+		&v, "connections", 1, CONNECTIONS_MAX, CONNECTIONS_DFLT);
+	config_section_end(top, &v);
+}
