@@ -166,9 +166,14 @@ struct engram_backing {
 	char dir[192]; /* "/dev/shm", the mount point, or "" for memfd */
 };
 
-/* Instance and table names: 1..63 of [A-Za-z0-9_-] and inner single dots
- * ("deepseek-v4.1-flash"); "..", a leading or a trailing dot are refused. */
+/*
+ * Table names: 1..63 of [A-Za-z0-9_-] and inner single dots
+ * ("deepseek-v4.1-flash"); "..", a leading or a trailing dot are refused.
+ * Instance names: the same without any dot, so that a segment's name, read
+ * from both ends, parses in one way only.
+ */
 int engram_name_valid(const char *name);
+int engram_instance_valid(const char *name);
 
 /* "engramd.<instance>.<table>.<layer>.g<generation>" into out[256]. */
 void engram_segment_name(char out[256], const char *instance, const char *table,

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files that are memory: /dev/shm, hugetlbfs and memfd. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include "backing.h"
+
+void backing_close(int fd)
+{
+	int saved = errno;
+
+	if (fd >= 0)
+		close(fd);
+	errno = saved;
+}
+
+enum engram_status backing_path(char out[SEGMENT_PATH_MAX],
+				const struct engram_backing *backing,
+				const char *name, struct engram_error *err)
+{
+	if (backing->kind == ENGRAM_BACKING_MEMFD) {
+		engram_error_set(err, ENGRAM_EUNSUPPORTED,
+				 "\"%s\": a memfd has no name", name);
+		engram_error_fix(err, "ask the sidecar for a descriptor, or "
+				      "use the shm backing");
+		return ENGRAM_EUNSUPPORTED;
+	}
+	if (segment_path(out, backing, name))
+		return ENGRAM_OK;
+	engram_error_set(err, ENGRAM_EINVAL, "\"%s\": the path is too long",
+			 name);
+	engram_error_fix(err, "use a shorter backing directory");
+	return ENGRAM_EINVAL;
+}
+
+int backing_open_retry(const char *path, int flags, unsigned int mode)
+{
+	int fd;
+
+	do
+		fd = open(path, flags, mode);
+	while (fd < 0 && errno == EINTR);
+	return fd;
+}
+
+static enum engram_status create_memfd(const char *name, int *fd,
+				       struct engram_error *err)
+{
+	enum engram_status status;
+
+	*fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (*fd >= 0)
+		return ENGRAM_OK;
+	status = engram_error_sys(err, errno, "memfd_create \"%s\"", name);
+	engram_error_fix(err, "free some memory or raise RLIMIT_NOFILE");
+	return status;
+}
+
+enum engram_status backing_create(const struct engram_backing *backing,
+				  const char *name, int *fd,
+				  struct engram_error *err)
+{
+	char path[SEGMENT_PATH_MAX];
+	enum engram_status status;
+
+	if (backing->kind == ENGRAM_BACKING_MEMFD)
+		return create_memfd(name, fd, err);
+	status = backing_path(path, backing, name, err);
+	if (status)
+		return status;
+	*fd = backing_open_retry(
+		path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0640);
+	if (*fd < 0 && errno == EEXIST) {
+		engram_error_set(err, ENGRAM_EEXIST, "%s exists already", path);
+		engram_error_fix(err, "if no engramd of that instance runs, "
+				      "remove what it left with "
+				      "`engramctl prune`");
+		engram_error_path(err, "%s", path);
+		return ENGRAM_EEXIST;
+	}
+	if (*fd < 0) {
+		status = engram_error_sys(err, errno, "create %s", path);
+		engram_error_fix(err,
+				 "check that %s is mounted and that "
+				 "engramd may write there",
+				 backing->dir);
+		engram_error_path(err, "%s", path);
+		return status;
+	}
+	/* The umask had its say; the mode is part of the contract. */
+	if (fchmod(*fd, 0640)) {
+		status = engram_error_sys(err, errno, "fchmod %s", path);
+		engram_error_fix(err,
+				 "check what file system is mounted on "
+				 "%s",
+				 backing->dir);
+		unlink(path);
+		backing_close(*fd);
+		*fd = -1;
+		return status;
+	}
+	return ENGRAM_OK;
+}
+
+enum engram_status engram_backing_room(const struct engram_backing *backing,
+				       uint64_t *bytes,
+				       struct engram_error *err)
+{
+	enum engram_status status;
+	struct statfs fs;
+	int r;
+
+	if (backing->kind == ENGRAM_BACKING_MEMFD) {
+		engram_error_set(err, ENGRAM_EUNSUPPORTED,
+				 "a memfd has no limit of its own");
+		engram_error_fix(err, "compare with MemAvailable and the "
+				      "cgroup's memory.max");
+		return ENGRAM_EUNSUPPORTED;
+	}
+	do
+		r = statfs(backing->dir, &fs);
+	while (r && errno == EINTR);
+	if (r) {
+		status =
+			engram_error_sys(err, errno, "statfs %s", backing->dir);
+		engram_error_fix(err,
+				 "mount a tmpfs or hugetlbfs on %s, or "
+				 "use the memfd backing",
+				 backing->dir);
+		engram_error_path(err, "%s", backing->dir);
+		return status;
+	}
+	*bytes = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
+	/* A tmpfs with size=0 has no limit and says 0 blocks. */
+	if (fs.f_type == TMPFS_MAGIC && !fs.f_blocks)
+		*bytes = UINT64_MAX;
+	return ENGRAM_OK;
+}
+
+static int same_file(int a, int b)
+{
+	struct stat sa, sb;
+
+	return !fstat(a, &sa) && !fstat(b, &sb) && sa.st_dev == sb.st_dev &&
+	       sa.st_ino == sb.st_ino;
+}
+
+enum engram_status backing_reopen(int fd, const char *path, int *out,
+				  struct engram_error *err)
+{
+	enum engram_status status;
+	char proc[64];
+
+	snprintf(proc, sizeof(proc), "/proc/self/fd/%d", fd);
+	*out = backing_open_retry(proc, O_RDONLY | O_CLOEXEC, 0);
+	if (*out >= 0)
+		return ENGRAM_OK;
+	if (errno == ENOENT && path) {
+		*out = backing_open_retry(path,
+					  O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+		if (*out >= 0 && same_file(fd, *out))
+			return ENGRAM_OK;
+		backing_close(*out);
+		*out = -1;
+		errno = ENOENT;
+	}
+	status = engram_error_sys(err, errno, "reopen read-only by %s", proc);
+	engram_error_fix(err, "mount /proc, and raise RLIMIT_NOFILE if "
+			      "descriptors ran out");
+	return status;
+}
