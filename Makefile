@@ -5,6 +5,8 @@
 #   make check         all tests
 #   make help          the rest
 #
+# quickstart and check first install the packages that are missing.
+#
 # Variants have a build directory of their own:
 #   make check SANITIZE=address      ASan and UBSan    build/asan
 #   make check SANITIZE=thread       TSan              build/tsan
@@ -29,7 +31,7 @@ SBINDIR ?= $(PREFIX)/sbin
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 MANDIR ?= $(PREFIX)/share/man
-SYSCONFDIR ?= /etc
+UNITDIR ?= $(PREFIX)/lib/systemd/system
 
 PYTHON ?= /usr/bin/python3
 PKG_CONFIG ?= pkg-config
@@ -68,6 +70,16 @@ BASE_CFLAGS := -std=gnu17 -fPIC -fvisibility=hidden -ffp-contract=off \
 	       -pthread $(WARN) $(SANFLAGS)
 LDFLAGS += -pthread $(SANFLAGS)
 
+# For programs under a sanitizer.  Their exit code is one of no program here;
+# TSan can not run where the kernel randomises more address bits than it
+# knows, so it gets none.
+RUN_ENV_address := ASAN_OPTIONS=exitcode=99:detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1 \
+	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:exitcode=99 \
+	LSAN_OPTIONS=exitcode=99
+RUN_ENV_thread := TSAN_OPTIONS=exitcode=99:halt_on_error=1:second_deadlock_stack=1 \
+	$(shell setarch -R true 2>/dev/null && echo setarch -R)
+RUN_ENV = $(RUN_ENV_$(SANITIZE))
+
 Q := $(if $(V),,@)
 say = @printf '  %-7s %s\n' '$(1)' '$(2)'
 
@@ -94,6 +106,22 @@ include config/module.mk
 .PHONY: all
 all: $$(ALL)
 
+# pkg-config is asked while make reads this file, so what needs the packages
+# runs in a make of its own once they are there.
+.PHONY: deps check check-run quickstart quickstart-run
+deps:
+	@sh config/deps.sh build test
+check: deps
+	$(Q)$(MAKE) --no-print-directory check-run
+quickstart: deps
+	$(Q)$(MAKE) --no-print-directory quickstart-run
+
+check-run: all $$(CHECK_DEPS)
+	$(Q)$(RUN_ENV) $(PYTHON) tests/check.py --build $B \
+		$(addprefix --pytest ,$(CHECK_PYTEST)) $(CHECK_TESTS)
+quickstart-run: all $$(CHECK_DEPS)
+	$(Q)ENGRAM_BUILD=$B $(PYTHON) tests/quickstart/run.py
+
 $B/obj/%.o: %.c
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D)
@@ -108,6 +136,22 @@ $B/obj/%.o: %.c
 
 -include $(shell find $B/obj -name '*.d' 2>/dev/null)
 
-.PHONY: clean
+.PHONY: clean help
 clean:
 	rm -rf build
+help:
+	@printf '%s\n' \
+	'make                build everything into $B/' \
+	'make quickstart     the main job, on a small synthetic checkpoint' \
+	'make check          all tests; ends with "N passed, N failed, N skipped"' \
+	'make lint           formatting, static analysis, scripts, man pages, exports' \
+	'make deps           install what building and testing need (Debian, Ubuntu)' \
+	'make install        into $$(DESTDIR)$$(PREFIX); PREFIX=$(PREFIX)' \
+	'make uninstall      remove what install put there' \
+	'make check-install  install to a scratch directory, build a client, uninstall' \
+	'make clean          remove build/' \
+	'' \
+	'SANITIZE=address    with ASan and UBSan, in build/asan' \
+	'SANITIZE=thread     with TSan, in build/tsan' \
+	'COVERAGE=1          with gcov, in build/cov' \
+	'V=1                 show the commands'
