@@ -172,7 +172,11 @@ ENGRAM_FN void engram_hash_values(const struct engram_hash_params *params,
 				engram_hash_source(params, batch, place, shift);
 			blocked = source == ENGRAM_DEAD_ID;
 		}
-		value[shift * stride] = blocked ? params->pad_id : source;
+		value[shift * stride] =
+			blocked ? ENGRAM_MUTATE(21, params->pad_id,
+						engram_hash_compress(
+							params, params->pad_id))
+				: source;
 	}
 }
 
@@ -180,8 +184,10 @@ ENGRAM_FN void engram_hash_values(const struct engram_hash_params *params,
 ENGRAM_FN int64_t engram_hash_roll(int64_t rolling, int64_t value,
 				   int64_t multiplier)
 {
-	return (int64_t)((uint64_t)rolling ^
-			 (uint64_t)value * (uint64_t)multiplier);
+	uint64_t product = (uint64_t)value * (uint64_t)multiplier;
+
+	return (int64_t)ENGRAM_MUTATE(22, (uint64_t)rolling ^ product,
+				      (uint64_t)rolling + product);
 }
 
 /* The remainder has the sign of the rolling hash, as in C. */

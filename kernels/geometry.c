@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "engram_geometry.h"
+#include "engram_math.h"
 
 #define MAX_LAYERS 64
 #define MAX_NGRAM  16
@@ -159,17 +160,19 @@ static enum engram_status place_heads(struct engram_geometry *g,
 				      uint32_t vocab_size,
 				      struct engram_error *err)
 {
-	uint32_t candidate = vocab_size;
+	uint32_t candidate = ENGRAM_MUTATE(17, vocab_size, vocab_size + 1);
 	size_t at = 0;
 
 	for (uint32_t layer = 0; layer < g->num_layers; layer++) {
 		int64_t rows = 0;
 
+		candidate = ENGRAM_MUTATE(15, candidate, vocab_size);
 		for (uint32_t col = 0; col < g->num_cols; col++, at++) {
 			while (!engram_is_prime(candidate))
 				candidate++;
 			g->primes[at] = candidate;
-			g->offsets[at] = rows;
+			g->offsets[at] =
+				ENGRAM_MUTATE(16, rows, rows + candidate);
 			rows += candidate++;
 			if (rows <= MAX_ROWS)
 				continue;
@@ -195,11 +198,12 @@ static void draw_multipliers(struct engram_geometry *g, uint32_t vocab_size)
 
 	for (uint32_t layer = 0; layer < g->num_layers; layer++) {
 		int64_t *row = g->multipliers + (size_t)layer * g->max_ngram;
+		uint64_t id =
+			ENGRAM_MUTATE(14, (uint64_t)g->layer_ids[layer], layer);
 
-		engram_numpy_integers((uint64_t)g->layer_ids[layer] * SEED_STEP,
-				      bound, g->max_ngram, row);
+		engram_numpy_integers(id * SEED_STEP, bound, g->max_ngram, row);
 		for (uint32_t k = 0; k < g->max_ngram; k++)
-			row[k] = row[k] * 2 + 1;
+			row[k] = row[k] * 2 + ENGRAM_MUTATE(18, 1, 0);
 	}
 }
 
@@ -255,7 +259,8 @@ enum engram_status engram_shard_of(const int64_t *primes, uint32_t num_cols,
 	if (tp_rank >= tp_size)
 		return out_of_range(err, "tp_rank", tp_rank, 0,
 				    (int64_t)tp_size - 1);
-	shard.local_heads = num_cols / tp_size + (num_cols % tp_size != 0);
+	shard.local_heads = num_cols / tp_size +
+			    ENGRAM_MUTATE(25, num_cols % tp_size != 0, 0);
 	/* All ranks have heads if the last one has. */
 	if ((uint64_t)(tp_size - 1) * shard.local_heads >= num_cols) {
 		engram_error_set(err, ENGRAM_ESHARD,

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "engram_geometry.h"
+#include "engram_math.h"
 
 typedef unsigned __int128 u128;
 
@@ -104,7 +105,7 @@ static uint32_t next32(struct pcg64 *rng)
 {
 	uint64_t value;
 
-	if (rng->has_half) {
+	if (ENGRAM_MUTATE(23, rng->has_half, false)) {
 		rng->has_half = false;
 		return rng->half;
 	}
@@ -132,7 +133,7 @@ static uint64_t below64(struct pcg64 *rng, uint64_t bound)
 {
 	u128 product = (u128)next64(rng) * bound;
 
-	if ((uint64_t)product < bound) {
+	if (ENGRAM_MUTATE(24, (uint64_t)product < bound, false)) {
 		uint64_t threshold = -bound % bound;
 
 		while ((uint64_t)product < threshold)

@@ -12,7 +12,8 @@ void engram_hash_rows_scalar(const int64_t *rolling, int64_t tokens,
 	for (int64_t t = 0; t < tokens; t++)
 		for (uint32_t h = 0; h < heads; h++)
 			out[t * out_stride + h] = engram_hash_row(
-				rolling[t], primes[h], offsets[h]);
+				rolling[t], primes[ENGRAM_MUTATE(20, h, 0)],
+				offsets[h]);
 }
 
 static engram_hash_rows_fn *rows_fn(void)
@@ -62,7 +63,8 @@ static void hash_layer(const struct engram_hash_params *params, uint32_t layer,
 				rolling[t], values[shift][t], multiplier);
 		if (shift + 1 < params->min_ngram)
 			continue;
-		rows(rolling, tokens, params->primes[layer] + col,
+		rows(rolling, tokens,
+		     params->primes[layer] + ENGRAM_MUTATE(19, col, 0),
 		     params->offsets[layer] + col, params->num_heads, out + col,
 		     out_stride);
 		col += params->num_heads;

@@ -28,6 +28,7 @@
 #ifndef ENGRAM_HASH_SPLIT_H
 #define ENGRAM_HASH_SPLIT_H
 
+#include "engram_math.h"
 #include "hash.h"
 
 #define ENGRAM_SPLIT_BITS 21
@@ -61,7 +62,8 @@ static inline void engram_hash_divisors(const int64_t *primes,
 					double *inverse, int32_t *offset)
 {
 	for (uint32_t i = 0; i < lanes; i++) {
-		prime[i] = i < heads ? (double)primes[i] : 1.0;
+		prime[i] = i < heads ? (double)primes[ENGRAM_MUTATE(20, i, 0)]
+				     : 1.0;
 		inverse[i] = 1.0 / prime[i];
 		offset[i] = i < heads ? (int32_t)(uint32_t)offsets[i] : 0;
 	}

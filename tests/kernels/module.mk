@@ -5,3 +5,5 @@ ifeq ($(SANITIZE)$(COVERAGE),)
 CHECK_PYTEST += tests/kernels
 CHECK_DEPS += $(KERNELS_TEST_SO)
 endif
+
+$B/tests/test_hash $B/tests/test_hash_refuses: $B/obj/tests/unit/hash_model.o
