@@ -44,17 +44,10 @@ $(LIBENGRAM_EXAMPLE): $B/obj/clients/c/example.o $(LIBENGRAM_SO)
 
 ALL += $(LIBCLIENT) $(LIBENGRAM_A)
 
-# Development files and the library itself; the whole product's `install`
-# depends on this.
-.PHONY: install-libengram
-install-libengram: $(LIBENGRAM_SO) $(LIBENGRAM_A)
-	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCLUDEDIR)
-	install -m 644 $(LIBENGRAM_HEADERS) $(DESTDIR)$(INCLUDEDIR)
-	install -m 644 $(LIBENGRAM_A) $(DESTDIR)$(LIBDIR)
-	install -m 755 $(LIBENGRAM_REAL) $(DESTDIR)$(LIBDIR)
-	ln -sf libengram.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(LIBENGRAM_SONAME)
-	ln -sf $(LIBENGRAM_SONAME) $(DESTDIR)$(LIBDIR)/libengram.so
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
-		-e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' \
-		clients/c/engram.pc.in > \
-		$(DESTDIR)$(LIBDIR)/pkgconfig/engram.pc
+CLI_SRC := $(wildcard clients/cli/*.c)
+ENGRAMCTL := $B/bin/engramctl
+$(call objs,$(CLI_SRC)): CPPFLAGS += -Iclients/cli
+$(ENGRAMCTL): $(call objs,$(CLI_SRC)) $(LIBCLIENT) $$(LIBKERNELS) $$(LIBSHM)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBENGRAM_LDLIBS)

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "commands.h"
+
+/* A path as the sidecar, which has another working directory, can open it. */
+static json_t *absolute(const char *path)
+{
+	char *cwd;
+	json_t *out;
+
+	if (path[0] == '/')
+		return json_string(path);
+	cwd = getcwd(NULL, 0);
+	out = json_sprintf("%s/%s", cwd ? cwd : "", path);
+	free(cwd);
+	return out;
+}
+
+/* The running job of a table, 0 if none. */
+static int64_t running_job(struct cli *cli, const char *table, const char *kind)
+{
+	json_t *result, *job;
+	int64_t id = 0;
+
+	if (cli_call(cli, "tables", json_pack("{s:s}", "table", table),
+		     &result))
+		return 0;
+	id = cli_int(json_array_get(json_object_get(result, "tables"), 0),
+		     "job");
+	json_decref(result);
+	if (!id || cli_call(cli, "job.get",
+			    json_pack("{s:I}", "job", (json_int_t)id), &job))
+		return 0;
+	if (strcmp(cli_text(job, "kind", ""), kind))
+		id = 0;
+	json_decref(job);
+	return id;
+}
+
+static enum cli_exit report_done(struct cli *cli, json_t *job)
+{
+	char bytes[CLI_WORD], rate[CLI_WORD], age[CLI_WORD];
+
+	if (cli->json)
+		return cli_print_json(json_incref(job));
+	printf("%s %s: %s, %s in %s", cli_text(job, "kind", "job"),
+	       cli_text(job, "table", "?"), cli_text(job, "state", "?"),
+	       cli_bytes(bytes, cli_number(job, "bytes_done")),
+	       cli_duration(age, cli_number(job, "age_seconds")));
+	if (cli_number(job, "rate") > 0)
+		printf(" (%s/s)", cli_bytes(rate, cli_number(job, "rate")));
+	putchar('\n');
+	return CLI_OK;
+}
+
+/* What load, unload and verify have in common: start, then follow. */
+static enum cli_exit run_job(struct cli *cli, const char *method,
+			     json_t *params)
+{
+	const char *table = cli->args[0];
+	enum engram_status status;
+	struct engram_error err;
+	json_t *result, *job;
+	enum cli_exit code;
+	int64_t id;
+
+	status = cli_call(cli, method, params, &result);
+	if (status == ENGRAM_EBUSY) {
+		/* somebody else has started the same: follow that */
+		err = *engram_last_error();
+		id = running_job(cli, table, method);
+		if (!id)
+			return cli_fail(cli, &err);
+		fprintf(stderr, "engramctl: job %lld does that already\n",
+			(long long)id);
+		result = json_pack("{s:I}", "job", (json_int_t)id);
+	} else if (status) {
+		return cli_fail_last(cli);
+	}
+	id = cli_int(result, "job");
+	if (!id || cli_switch(cli, "--no-wait")) {
+		if (cli->json)
+			return cli_print_json(result);
+		json_decref(result);
+		if (id)
+			printf("%s %s: job %lld\n", method, table,
+			       (long long)id);
+		else
+			printf("%s %s: nothing to do\n", method, table);
+		return CLI_OK;
+	}
+	json_decref(result);
+	code = cli_follow(cli, id, cli_switch(cli, "--cancel-on-interrupt"),
+			  &job);
+	if (!code)
+		code = report_done(cli, job);
+	json_decref(job);
+	return code;
+}
+
+static enum cli_exit run_load(struct cli *cli)
+{
+	const char *checkpoint = cli_option(cli, "--checkpoint");
+	const char *layout = cli_option(cli, "--layout");
+	const char *more = cli_option(cli, "--params");
+	json_error_t fault;
+	json_t *params = NULL;
+
+	if (more) {
+		params = json_loads(more, JSON_REJECT_DUPLICATES, &fault);
+		if (!json_is_object(params)) {
+			json_decref(params);
+			return cli_usage_error(
+				"give the keys of a table as in engramd.json",
+				"--params: not a JSON object");
+		}
+	} else {
+		params = json_object();
+	}
+	json_object_set_new(params, "table", json_string(cli->args[0]));
+	if (checkpoint)
+		json_object_set_new(params, "checkpoint", absolute(checkpoint));
+	if (layout)
+		json_object_set_new(params, "layout", json_string(layout));
+	return run_job(cli, "load", params);
+}
+
+static enum cli_exit run_unload(struct cli *cli)
+{
+	return run_job(cli, "unload",
+		       json_pack("{s:s}", "table", cli->args[0]));
+}
+
+static enum cli_exit run_verify(struct cli *cli)
+{
+	return run_job(cli, "verify",
+		       json_pack("{s:s}", "table", cli->args[0]));
+}
+
+#define JOB_OPTIONS                                                    \
+	{"--no-wait", NULL, "return as soon as the job has started"},  \
+	{                                                              \
+		"--cancel-on-interrupt", NULL,                         \
+			"Ctrl-C cancels the job instead of leaving it" \
+	}
+
+static const struct cli_option load_options[] = {
+	{"--checkpoint", "DIR", "load from here, not as configured"},
+	{"--layout", "LAYOUT", "packed or split"},
+	{"--params", "JSON", "other keys of a table's configuration"},
+	JOB_OPTIONS,
+	{0},
+};
+
+static const struct cli_option job_options[] = {JOB_OPTIONS, {0}};
+
+const struct cli_command cmd_load = {
+	.name = "load",
+	.usage = "TABLE [--checkpoint DIR] [--no-wait]",
+	.summary = "load a table into memory",
+	.details = "\nShows progress until the table is ready. Ctrl-C leaves "
+		   "the job running.",
+	.min_args = 1,
+	.max_args = 1,
+	.options = load_options,
+	.run = run_load,
+};
+
+const struct cli_command cmd_unload = {
+	.name = "unload",
+	.usage = "TABLE [--no-wait]",
+	.summary = "take a table out of memory",
+	.details = "\nClients that are attached keep what they have mapped.",
+	.min_args = 1,
+	.max_args = 1,
+	.options = job_options,
+	.run = run_unload,
+};
+
+const struct cli_command cmd_verify = {
+	.name = "verify",
+	.usage = "TABLE [--no-wait]",
+	.summary = "compare a table's rows with their checksums",
+	.min_args = 1,
+	.max_args = 1,
+	.options = job_options,
+	.run = run_verify,
+};

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli.h"
+#include "commands.h"
+
+static void print_tables(const json_t *tables)
+{
+	struct cli_columns *c = cli_columns_new(8);
+	const json_t *table, *layers, *error;
+	uint64_t rows;
+	char bytes[CLI_WORD];
+	size_t i, j;
+
+	cli_columns_add(c, "TABLE");
+	cli_columns_add(c, "STATE");
+	cli_columns_add(c, "GENERATION");
+	cli_columns_add(c, "LAYERS");
+	cli_columns_add(c, "ROWS");
+	cli_columns_add(c, "SIZE");
+	cli_columns_add(c, "LEASES");
+	cli_columns_add(c, "CONTENT");
+	json_array_foreach(tables, i, table)
+	{
+		layers = json_object_get(table, "layers");
+		rows = 0;
+		for (j = 0; j < json_array_size(layers); j++)
+			rows += (uint64_t)cli_int(json_array_get(layers, j),
+						  "rows");
+		cli_columns_add(c, "%s", cli_text(table, "name", "?"));
+		cli_columns_add(c, "%s", cli_text(table, "state", "?"));
+		cli_columns_add(c, "%lld",
+				(long long)cli_int(table, "generation"));
+		cli_columns_add(c, "%zu", json_array_size(layers));
+		cli_columns_add(c, "%llu", (unsigned long long)rows);
+		cli_columns_add(c, "%s",
+				cli_bytes(bytes, cli_number(table, "bytes")));
+		cli_columns_add(c, "%lld", (long long)cli_int(table, "leases"));
+		cli_columns_add(c, "%s", cli_text(table, "content_id", "-"));
+	}
+	cli_columns_print(c);
+	json_array_foreach(tables, i, table)
+	{
+		error = json_object_get(table, "error");
+		if (json_is_object(error))
+			printf("%s: last load failed: %s\n",
+			       cli_text(table, "name", "?"),
+			       cli_text(error, "message", "?"));
+	}
+}
+
+static void print_jobs(const json_t *jobs)
+{
+	char done[CLI_WORD], total[CLI_WORD];
+	const json_t *job;
+	size_t i;
+
+	json_array_foreach(jobs, i, job)
+	{
+		printf("job %lld: %s %s %s, %s of %s\n",
+		       (long long)cli_int(job, "job"),
+		       cli_text(job, "kind", "?"), cli_text(job, "table", "?"),
+		       cli_text(job, "state", "?"),
+		       cli_bytes(done, cli_number(job, "bytes_done")),
+		       cli_bytes(total, cli_number(job, "bytes_total")));
+	}
+}
+
+static enum cli_exit run_status(struct cli *cli)
+{
+	char up[CLI_WORD], room[CLI_WORD], locked[CLI_WORD];
+	const json_t *memory, *tables;
+	json_t *status;
+
+	if (cli_call(cli, "status", NULL, &status))
+		return cli_fail_last(cli);
+	if (cli->json)
+		return cli_print_json(status);
+	memory = json_object_get(status, "memory");
+	tables = json_object_get(status, "tables");
+	printf("instance     %s\n", cli_text(status, "instance", "?"));
+	printf("sidecar      engramd %s, pid %lld, up %s\n",
+	       engram_server_version(cli->client),
+	       (long long)cli_int(status, "pid"),
+	       cli_duration(up, cli_number(status, "uptime_seconds")));
+	printf("boot epoch   %s\n", cli_text(status, "boot_epoch", "?"));
+	printf("connections  %lld\n",
+	       (long long)cli_int(status, "connections"));
+	printf("memory       %s, %s locked", cli_text(memory, "backing", "?"),
+	       cli_bytes(locked, cli_number(memory, "locked")));
+	if (json_is_number(json_object_get(memory, "room")))
+		printf(", %s free",
+		       cli_bytes(room, cli_number(memory, "room")));
+	putchar('\n');
+	if (json_array_size(tables)) {
+		putchar('\n');
+		print_tables(tables);
+	}
+	print_jobs(json_object_get(status, "jobs"));
+	json_decref(status);
+	return CLI_OK;
+}
+
+static enum cli_exit run_tables(struct cli *cli)
+{
+	json_t *result, *params = NULL;
+
+	if (cli->num_args)
+		params = json_pack("{s:s}", "table", cli->args[0]);
+	if (cli_call(cli, "tables", params, &result))
+		return cli_fail_last(cli);
+	if (cli->json)
+		return cli_print_json(result);
+	print_tables(json_object_get(result, "tables"));
+	json_decref(result);
+	return CLI_OK;
+}
+
+static void add_leases(struct cli_columns *c, const json_t *leases)
+{
+	char text[256] = "-";
+	size_t used = 0, i;
+	const json_t *lease;
+
+	json_array_foreach(leases, i, lease)
+	{
+		used += (size_t)snprintf(
+			text + used, sizeof(text) - used, "%s%s g%lld",
+			i ? ", " : "", cli_text(lease, "table", "?"),
+			(long long)cli_int(lease, "generation"));
+		if (used >= sizeof(text))
+			break;
+	}
+	cli_columns_add(c, "%s", text);
+}
+
+static enum cli_exit run_clients(struct cli *cli)
+{
+	struct cli_columns *c;
+	char age[CLI_WORD];
+	const json_t *client;
+	json_t *result;
+	size_t i;
+
+	if (cli_call(cli, "clients", NULL, &result))
+		return cli_fail_last(cli);
+	if (cli->json)
+		return cli_print_json(result);
+	c = cli_columns_new(7);
+	cli_columns_add(c, "CONNECTION");
+	cli_columns_add(c, "PID");
+	cli_columns_add(c, "UID");
+	cli_columns_add(c, "NAME");
+	cli_columns_add(c, "AGE");
+	cli_columns_add(c, "REQUESTS");
+	cli_columns_add(c, "LEASES");
+	json_array_foreach(json_object_get(result, "clients"), i, client)
+	{
+		cli_columns_add(c, "%lld",
+				(long long)cli_int(client, "connection"));
+		cli_columns_add(c, "%lld", (long long)cli_int(client, "pid"));
+		cli_columns_add(c, "%lld", (long long)cli_int(client, "uid"));
+		cli_columns_add(c, "%s", cli_text(client, "name", "-"));
+		cli_columns_add(
+			c, "%s",
+			cli_duration(age, cli_number(client, "age_seconds")));
+		cli_columns_add(c, "%lld",
+				(long long)cli_int(client, "requests"));
+		add_leases(c, json_object_get(client, "leases"));
+	}
+	cli_columns_print(c);
+	json_decref(result);
+	return CLI_OK;
+}
+
+const struct cli_command cmd_status = {
+	.name = "status",
+	.usage = "",
+	.summary = "show the sidecar, its memory, tables and jobs",
+	.run = run_status,
+};
+
+const struct cli_command cmd_tables = {
+	.name = "tables",
+	.usage = "[TABLE]",
+	.summary = "list the tables",
+	.max_args = 1,
+	.run = run_tables,
+};
+
+const struct cli_command cmd_clients = {
+	.name = "clients",
+	.usage = "",
+	.summary = "list the connections and what they lease",
+	.run = run_clients,
+};

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+#define BAR_WIDTH    24
+#define LINE_SECONDS 5.0 /* between lines where there is no terminal */
+
+/* Set by the handler; there is no other way to tell it anything. */
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int sig)
+{
+	(void)sig;
+	interrupted = 1;
+}
+
+static double now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+}
+
+static int percent_of(const json_t *job)
+{
+	double total = cli_number(job, "bytes_total");
+
+	return total > 0 ? (int)(100 * cli_number(job, "bytes_done") / total)
+			 : 0;
+}
+
+static void print_figures(const json_t *job)
+{
+	char done[CLI_WORD], total[CLI_WORD], rate[CLI_WORD], eta[CLI_WORD];
+
+	fprintf(stderr, "%3d %%  %s of %s  %s/s", percent_of(job),
+		cli_bytes(done, cli_number(job, "bytes_done")),
+		cli_bytes(total, cli_number(job, "bytes_total")),
+		cli_bytes(rate, cli_number(job, "rate")));
+	if (json_is_number(json_object_get(job, "eta_seconds")))
+		fprintf(stderr, "  %s left",
+			cli_duration(eta, cli_number(job, "eta_seconds")));
+}
+
+static void print_bar(const json_t *job)
+{
+	int filled = percent_of(job) * BAR_WIDTH / 100, i;
+
+	fprintf(stderr, "\r%s %s  [", cli_text(job, "table", "?"),
+		cli_text(job, "phase", cli_text(job, "kind", "")));
+	for (i = 0; i < BAR_WIDTH; i++)
+		fputc(i < filled ? '#' : '.', stderr);
+	fputs("] ", stderr);
+	print_figures(job);
+	fputs("\033[K", stderr);
+}
+
+static void print_line(const json_t *job)
+{
+	fprintf(stderr, "%s %s: ", cli_text(job, "kind", "job"),
+		cli_text(job, "table", "?"));
+	fprintf(stderr, "%s ", cli_text(job, "phase", ""));
+	print_figures(job);
+	fputc('\n', stderr);
+}
+
+static enum cli_exit end_of(struct cli *cli, const json_t *job)
+{
+	const char *state = cli_text(job, "state", "");
+	struct engram_error err;
+
+	if (!strcmp(state, "done"))
+		return CLI_OK;
+	if (!strcmp(state, "canceled")) {
+		engram_error_set(&err, ENGRAM_ECANCELED,
+				 "the job was cancelled");
+		cli_fail(cli, &err);
+		return interrupted ? CLI_INTERRUPTED : CLI_FAILED;
+	}
+	cli_error_of(json_object_get(job, "error"), &err);
+	return cli_fail(cli, &err);
+}
+
+/* What Ctrl-C does: leave the job alone, unless asked to cancel it. */
+static enum cli_exit interrupt(struct cli *cli, int64_t id, bool cancel)
+{
+	json_t *result;
+
+	if (!cancel) {
+		fprintf(stderr,
+			"engramctl: detached; job %lld goes on\n"
+			"  fix: \"engramctl tables\" shows its progress\n",
+			(long long)id);
+		return CLI_INTERRUPTED;
+	}
+	if (cli_call(cli, "job.cancel",
+		     json_pack("{s:I}", "job", (json_int_t)id), &result))
+		return cli_fail_last(cli);
+	json_decref(result);
+	return CLI_OK;
+}
+
+static enum cli_exit follow(struct cli *cli, int64_t id, bool cancel,
+			    bool *drawn, json_t **job)
+{
+	bool terminal = isatty(STDERR_FILENO), handled = false;
+	double printed = now();
+	enum cli_exit code;
+
+	for (;;) {
+		json_decref(*job);
+		if (cli_call(cli, "job.wait",
+			     json_pack("{s:I, s:f}", "job", (json_int_t)id,
+				       "timeout_seconds", 0.5),
+			     job))
+			return cli_fail_last(cli);
+		if (terminal) {
+			print_bar(*job);
+			*drawn = true;
+		}
+		if (strcmp(cli_text(*job, "state", ""), "running"))
+			return CLI_OK;
+		if (!terminal && now() - printed >= LINE_SECONDS) {
+			print_line(*job);
+			printed = now();
+		}
+		if (interrupted && !handled) {
+			handled = true;
+			code = interrupt(cli, id, cancel);
+			if (code)
+				return code;
+		}
+	}
+}
+
+enum cli_exit cli_follow(struct cli *cli, int64_t id, bool cancel_on_interrupt,
+			 json_t **job)
+{
+	struct sigaction action = {.sa_handler = on_interrupt}, before;
+	bool drawn = false;
+	enum cli_exit code;
+
+	*job = NULL;
+	sigaction(SIGINT, &action, &before);
+	code = follow(cli, id, cancel_on_interrupt, &drawn, job);
+	sigaction(SIGINT, &before, NULL);
+	if (drawn)
+		fputc('\n', stderr);
+	return code ? code : end_of(cli, *job);
+}
