@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# libengram against a sidecar of the tests' own; see fake.h.
+CLIENT_TEST_SRC := $(wildcard tests/client/test_*.c)
+CLIENT_TEST_BIN := $(patsubst tests/client/%.c,$B/tests/%,$(CLIENT_TEST_SRC))
+
+$(CLIENT_TEST_BIN): $B/tests/%: $B/obj/tests/client/%.o \
+		$B/obj/tests/client/fake.o $$(LIBCLIENT) $$(LIBKERNELS) \
+		$$(LIBSHM)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBENGRAM_LDLIBS) \
+		$(call pkg_libs,cmocka)
+CHECK_TESTS += $(CLIENT_TEST_BIN)
+CHECK_DEPS += $(CLIENT_TEST_BIN)
+CHECK_PYTEST += tests/client
+CHECK_DEPS += $(ENGRAMCTL) $(LIBENGRAM_SO)

@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""engramctl's words, exit codes and output, against a fake sidecar."""
+import json
+import os
+import pathlib
+import pty
+import re
+import signal
+import subprocess
+
+import pytest
+
+from fake_sidecar import EPOCH, Error, FakeSidecar
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("ENGRAM_BUILD", ROOT / "build"))
+CTL = str(BUILD / "bin" / "engramctl")
+
+TABLE = {"name": "demo", "state": "ready", "generation": 3,
+         "content_id": "00ff" * 8, "checkpoint": "/c", "layout": "packed",
+         "bytes": 3 << 30, "leases": 2, "job": None, "error": None,
+         "locked": True,
+         "layers": [{"layer_id": 1, "rows": 1000, "dim": 256, "bytes": 1 << 20,
+                     "segment": "s"},
+                    {"layer_id": 14, "rows": 24, "dim": 256, "bytes": 1 << 20,
+                     "segment": "t"}]}
+LOADING = {**TABLE, "name": "big", "state": "loading", "generation": 0,
+           "content_id": None, "layers": [], "bytes": 0, "leases": 0}
+JOB = {"job": 7, "kind": "load", "table": "demo", "state": "running",
+       "bytes_total": 200, "bytes_done": 50, "rate": 25.0, "eta_seconds": 6.0,
+       "phase": "reading", "age_seconds": 2.0, "error": None}
+STATUS = {"instance": "default", "pid": 4711, "uptime_seconds": 192.5,
+          "boot_epoch": EPOCH, "connections": 3,
+          "memory": {"backing": "shm", "room": 5 << 30, "locked": 0},
+          "tables": [TABLE], "jobs": [JOB]}
+
+
+def run(*args, env=None, timeout=60, **kwargs):
+    environment = {k: v for k, v in os.environ.items()
+                   if not k.startswith("ENGRAM")}
+    environment.update(env or {})
+    return subprocess.run([CTL, *args], env=environment, timeout=timeout,
+                          capture_output=True, text=True, check=False,
+                          **kwargs)
+
+
+@pytest.fixture
+def sidecar(tmp_path):
+    servers = []
+
+    def start(**methods):
+        server = FakeSidecar(tmp_path / "sock", {
+            name.replace("__", "."): result
+            for name, result in methods.items()})
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def ctl(server, *args, **kwargs):
+    return run("--socket", server.path, *args, **kwargs)
+
+
+# ---- the command line ----
+
+@pytest.mark.parametrize("args,message,fix", [
+    ([], "no command given", "engramctl --help lists the commands"),
+    (["staus"], 'unknown command "staus"', 'did you mean "status"?'),
+    (["zzzzzzz"], 'unknown command "zzzzzzz"',
+     "engramctl --help lists the commands"),
+    (["status", "--jsno"], 'unknown option "--jsno"',
+     'did you mean "--json"?'),
+    (["hash", "demo", "--token", "1"], 'unknown option "--token"',
+     'did you mean "--tokens"?'),
+    (["hash", "demo", "--zzzzzzzzz"], 'unknown option "--zzzzzzzzz"',
+     "engramctl hash --help lists the options"),
+    (["hash"], "hash: an argument is missing",
+     "usage: engramctl hash TABLE --tokens IDS [--layer ID]"),
+    (["hash", "demo"], "hash: --tokens is missing",
+     "usage: engramctl hash TABLE --tokens IDS [--layer ID]"),
+    (["hash", "demo", "more"], 'hash: "more" is too much',
+     "usage: engramctl hash TABLE --tokens IDS [--layer ID]"),
+    (["hash", "demo", "--tokens"], "--tokens needs a value, IDS",
+     "put it after the option"),
+    (["hash", "demo", "--tokens", "1,x"], '--tokens: "1,x" is out of range',
+     "give an integer from 0 to 2147483647"),
+    (["hash", "demo", "--tokens", "1,,2"], '--tokens: "1,,2" is out of range',
+     "give an integer from 0 to 2147483647"),
+    (["hash", "demo", "--tokens=-1"], '--tokens: "-1" is out of range',
+     "give an integer from 0 to 2147483647"),
+    (["rows", "demo", "--ids", "1"], "rows: --layer is missing",
+     "usage: engramctl rows TABLE --layer ID --ids IDS"),
+    (["bench", "demo", "--seconds", "0"], '--seconds: "0" is out of range',
+     "give a number from 0.01 to 3600"),
+    (["bench", "demo", "--distribution", "normal"],
+     '--distribution: unknown word "normal"', "use uniform or zipf"),
+    (["status", "--json=1"], "--json takes no value", "leave the value out"),
+    (["--timeout", "x", "status"], '--timeout: "x" is not a time',
+     "give seconds, up to 1000000"),
+    (["health", "read"], 'health: unknown check "read"',
+     'did you mean "ready"?'),
+    (["config", "validat"], 'config: unknown word "validat"',
+     'did you mean "validate"?'),
+    (["config", "validate"], 'config: "validate" with 0 arguments',
+     "usage: engramctl config get | validate FILE"),
+    (["rpc", "ping", "[1]"], "rpc: the parameters are not a JSON object",
+     """give an object: '{"table": "demo"}'"""),
+    (["load", "demo", "--params", "{"], "--params: not a JSON object",
+     "give the keys of a table as in engramd.json"),
+])
+def test_usage(args, message, fix):
+    result = run(*args)
+    assert result.stderr == f"engramctl: {message}\n  fix: {fix}\n"
+    assert result.returncode == 2
+    assert result.stdout == ""
+
+
+def test_help():
+    text = run("--help").stdout
+    commands = re.findall(r"^  ([a-z]+) ", text.split("options:")[0], re.M)
+    assert commands == ["status", "tables", "load", "unload", "verify",
+                        "clients", "events", "rpc", "health", "config",
+                        "hash", "rows", "lookup", "bench", "prune"]
+    assert "exit codes:" in text
+    for command in commands:
+        result = run(command, "--help")
+        assert result.returncode == 0
+        assert result.stdout.startswith(f"usage: engramctl {command}")
+        assert "--json" in result.stdout
+    assert run("--version").stdout == "engramctl 0.1.0\n"
+
+
+def test_not_reachable(tmp_path):
+    path = tmp_path / "none"
+    message = f'engramd is not reachable at "{path}": No such file or directory'
+    fix = "start engramd, or name its socket in ENGRAMD_SOCKET"
+    for args, env in ([["--socket", str(path), "status"], {}],
+                      [["status"], {"ENGRAMD_SOCKET": str(path)}]):
+        result = run(*args, env=env)
+        assert result.stderr == f"engramctl: {message}\n  fix: {fix}\n"
+        assert result.stdout == ""
+        assert result.returncode == 3
+    result = run("status", "--json", "--socket", str(path))
+    error = json.loads(result.stdout)["error"]
+    assert error == {"name": "Disconnected", "message": message, "fix": fix,
+                     "path": str(path), "errno": 2}
+    result = run("--instance", "t-none", "health", "live")
+    assert '"/run/engramd/t-none.sock"' in result.stderr
+    assert result.returncode == 3
+
+
+def test_timeout(tmp_path):
+    import socket
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(tmp_path / "mute"))
+        mute.listen(1)
+        result = run("--socket", str(tmp_path / "mute"), "--timeout", "0.05",
+                     "status")
+    assert result.stderr.splitlines()[0] == (
+        "engramctl: engramd did not greet in time")
+    assert result.returncode == 6
+
+
+# ---- what is shown ----
+
+def test_status(sidecar):
+    server = sidecar(status=STATUS)
+    text = ctl(server, "status").stdout
+    assert text == """\
+instance     default
+sidecar      engramd 0.1.0, pid 4711, up 3 min 12 s
+boot epoch   6f0c1122334455aa
+connections  3
+memory       shm, 0 B locked, 5.0 GiB free
+
+TABLE  STATE  GENERATION  LAYERS  ROWS  SIZE     LEASES  CONTENT
+demo   ready  3           2       1024  3.0 GiB  2       00ff00ff00ff00ff00ff00ff00ff00ff
+job 7: load demo running, 50 B of 200 B
+"""
+    assert json.loads(ctl(server, "--json", "status").stdout) == STATUS
+
+
+def test_tables(sidecar):
+    failed = {**LOADING, "state": "failed",
+              "error": {"message": "no shard 48", "data": {}}}
+    server = sidecar(tables=lambda p: {"tables": [failed]})
+    result = ctl(server, "tables", "big")
+    assert server.calls == [("tables", {"table": "big"})]
+    assert result.stdout.splitlines()[-1] == (
+        "big: last load failed: no shard 48")
+
+
+def test_clients(sidecar):
+    server = sidecar(clients={"clients": [
+        {"connection": 2, "pid": 10, "uid": 0, "gid": 0, "name": "vllm",
+         "age_seconds": 7200.0, "requests": 5,
+         "leases": [{"lease": 1, "table": "demo", "generation": 3,
+                     "layers": [1], "age_seconds": 1.0}]}]})
+    lines = ctl(server, "clients").stdout.splitlines()
+    assert lines[1].split() == ["2", "10", "0", "vllm", "2", "h", "0", "min",
+                                "5", "demo", "g3"]
+
+
+def test_health(sidecar):
+    tables = {"tables": [TABLE, LOADING]}
+    server = sidecar(ping={}, tables=tables)
+    assert ctl(server, "health", "live").stdout == "live\n"
+    assert ctl(server, "health", "ready", "demo").stdout == "ready\n"
+    assert json.loads(ctl(server, "health", "ready", "demo",
+                          "--json").stdout) == {"ready": True}
+    for args in (["ready"], ["ready", "demo", "big"]):
+        result = ctl(server, "health", *args)
+        assert result.stderr == 'engramctl: table "big" is loading\n'
+        assert result.returncode == 4
+    result = ctl(server, "health", "ready", "x")
+    assert result.stderr == 'engramctl: no table "x"\n'
+    assert result.returncode == 4
+    tables["tables"] = []
+    assert ctl(server, "health", "ready").returncode == 0
+
+
+def test_error_answer(sidecar):
+    def refuse(_):
+        raise Error("PermissionDenied", "uid 5 may not", fix="ask the admin",
+                    path="access.change")
+
+    server = sidecar(shutdown=refuse)
+    result = ctl(server, "rpc", "shutdown", "--json")
+    assert result.stderr == ("engramctl: uid 5 may not\n"
+                             "  fix: ask the admin\n")
+    assert json.loads(result.stdout) == {"error": {
+        "name": "PermissionDenied", "message": "uid 5 may not",
+        "fix": "ask the admin", "path": "access.change"}}
+    assert result.returncode == 5
+
+
+def test_rpc(sidecar):
+    server = sidecar(echo=lambda params: params)
+    result = ctl(server, "rpc", "echo", '{"a": [1, {"b": null}]}')
+    assert json.loads(result.stdout) == {"a": [1, {"b": None}]}
+
+
+def test_config(sidecar, tmp_path):
+    server = sidecar(config__get={"config": {"tables": []}},
+                     config__validate={"valid": True})
+    assert json.loads(ctl(server, "config", "get").stdout) == {"tables": []}
+    good = tmp_path / "good.json"
+    good.write_text('{"instance": "x"}')
+    result = ctl(server, "config", "validate", str(good))
+    assert result.stdout == f"{good}: valid\n"
+    assert server.calls[-1] == ("config.validate",
+                                {"config": {"instance": "x"}})
+    bad = tmp_path / "bad.json"
+    bad.write_text('{\n"a": 1,\n"a": 2}')
+    result = ctl(server, "config", "validate", str(bad))
+    assert result.stderr == (f"engramctl: {bad}:3: duplicate object key near "
+                             "'\"a\"'\n")
+    assert result.returncode == 1
+    result = ctl(server, "config", "validate", "/nonexistent")
+    assert result.stderr == ("engramctl: unable to open /nonexistent: No such "
+                             "file or directory\n")
+
+
+def test_events(sidecar):
+    server = sidecar(events__subscribe={})
+    server.events = [
+        {"method": "event.table", "params": TABLE},
+        {"method": "event.job", "params": JOB},
+        {"method": "event.client", "params": {"connection": 4,
+                                              "change": "closed"}}]
+    result = ctl(server, "events", "--count", "3")
+    assert result.stdout == ("table demo: ready, generation 3, 2 leases\n"
+                             "job 7: load demo running, 50 of 200 bytes\n"
+                             "client 4: closed\n")
+    lines = ctl(server, "events", "--count", "2", "--json").stdout.split("\n")
+    assert [json.loads(line)["method"] for line in lines[:2]] == [
+        "event.table", "event.job"]
+
+
+# ---- jobs ----
+
+def steps(*states):
+    """job.wait answers these in turn, the last for ever."""
+    left = list(states)
+
+    def wait(_):
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return wait
+
+
+DONE = {**JOB, "state": "done", "bytes_done": 200, "eta_seconds": None}
+
+
+def test_load(sidecar, tmp_path):
+    server = sidecar(load={"job": 7}, job__wait=steps(JOB, JOB, DONE))
+    result = ctl(server, "load", "demo", "--checkpoint", "c", "--layout",
+                 "split", "--params", '{"verify": false}', cwd=tmp_path)
+    assert result.stderr == ""  # too quick for a line
+    assert result.stdout == "load demo: done, 200 B in 2.0 s (25 B/s)\n"
+    assert server.calls[0] == ("load", {
+        "table": "demo", "checkpoint": f"{tmp_path}/c", "layout": "split",
+        "verify": False})
+    assert [call[0] for call in server.calls[1:]] == ["job.wait"] * 3
+
+
+def test_load_json(sidecar):
+    server = sidecar(load={"job": 7}, job__wait=DONE)
+    assert json.loads(ctl(server, "load", "demo", "--json").stdout) == DONE
+
+
+def test_load_nothing_to_do(sidecar):
+    server = sidecar(load={"job": None, "generation": 2})
+    result = ctl(server, "load", "demo")
+    assert result.stdout == "load demo: nothing to do\n"
+    assert result.returncode == 0
+
+
+def test_load_no_wait(sidecar):
+    server = sidecar(load={"job": 7})
+    result = ctl(server, "load", "demo", "--no-wait")
+    assert result.stdout == "load demo: job 7\n"
+    assert json.loads(ctl(server, "load", "demo", "--no-wait",
+                          "--json").stdout) == {"job": 7}
+
+
+def test_load_joins_a_running_one(sidecar):
+    def busy(_):
+        raise Error("Busy", "demo is being loaded", job=7)
+
+    server = sidecar(load=busy, tables={"tables": [{**TABLE, "job": 7}]},
+                     job__get=JOB, job__wait=DONE)
+    result = ctl(server, "load", "demo")
+    assert result.stderr == "engramctl: job 7 does that already\n"
+    assert result.returncode == 0
+    server.methods["job.get"] = {**JOB, "kind": "verify"}
+    result = ctl(server, "load", "demo")
+    assert result.stderr == "engramctl: demo is being loaded\n"
+    assert result.returncode == 1
+
+
+def test_job_fails(sidecar):
+    failed = {**JOB, "state": "failed", "error": {
+        "code": -32004, "message": "no room",
+        "data": {"name": "NoSpace", "fix": "make room"}}}
+    server = sidecar(verify={"job": 7}, job__wait=steps(JOB, failed))
+    result = ctl(server, "verify", "demo")
+    assert result.stderr == "engramctl: no room\n  fix: make room\n"
+    assert result.returncode == 1
+
+
+def interrupt_while_waiting(server, *args):
+    """Ctrl-C once the job is being waited for."""
+    proc = subprocess.Popen([CTL, "--socket", server.path, *args],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True)
+    server.asked.wait(30)
+    proc.send_signal(signal.SIGINT)
+    server.go.set()
+    out, err = proc.communicate(timeout=30)
+    return proc.returncode, out, err
+
+
+@pytest.fixture
+def slow_job(sidecar):
+    import threading
+    asked, go = threading.Event(), threading.Event()
+    canceled = threading.Event()
+
+    def wait(_):
+        asked.set()
+        go.wait(30)
+        if canceled.is_set():
+            return {**JOB, "state": "canceled"}
+        return JOB
+
+    def cancel(_):
+        canceled.set()
+        return JOB
+
+    server = sidecar(unload={"job": 7}, job__wait=wait, job__cancel=cancel)
+    server.asked, server.go = asked, go
+    return server
+
+
+def test_interrupt_detaches(slow_job):
+    code, out, err = interrupt_while_waiting(slow_job, "unload", "demo")
+    assert err == ("engramctl: detached; job 7 goes on\n"
+                   '  fix: "engramctl tables" shows its progress\n')
+    assert (code, out) == (130, "")
+    assert "job.cancel" not in [call[0] for call in slow_job.calls]
+
+
+def test_interrupt_cancels(slow_job):
+    code, out, err = interrupt_while_waiting(slow_job, "unload", "demo",
+                                             "--cancel-on-interrupt")
+    assert err == "engramctl: the job was cancelled\n"
+    assert (code, out) == (130, "")
+
+
+def test_bar_on_a_terminal(sidecar):
+    server = sidecar(load={"job": 7}, job__wait=steps(JOB, DONE))
+    primary, secondary = pty.openpty()
+    proc = subprocess.run([CTL, "--socket", server.path, "load", "demo"],
+                          stderr=secondary, stdout=subprocess.PIPE,
+                          timeout=30, check=True)
+    os.close(secondary)
+    text = b""
+    while True:
+        try:
+            block = os.read(primary, 4096)
+        except OSError:  # EIO: the other end is closed, all is read
+            break
+        text += block
+    os.close(primary)
+    bars = text.decode().split("\r")
+    assert bars[1] == ("demo reading  [######..................]  25 %  50 B "
+                       "of 200 B  25 B/s  6.0 s left\x1b[K")
+    assert "[########################] 100 %" in bars[2]
+    assert proc.stdout.startswith(b"load demo: done")
