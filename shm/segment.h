@@ -38,7 +38,7 @@ int segment_place_rows(struct engram_segment_header *h);
 
 static inline uint64_t segment_num_chunks(const struct engram_segment_header *h)
 {
-	return (h->rows + h->chunk_rows - 1) / h->chunk_rows;
+	return h->rows / h->chunk_rows + (h->rows % h->chunk_rows != 0);
 }
 
 /* XXH3-64 of the header region; `fixed` is a copy of its first bytes. */
