@@ -2,9 +2,10 @@
 KERNELS_SRC := $(wildcard kernels/*.c kernels/cpu/*.c)
 LIBKERNELS := $B/lib/libengram_kernels.a
 $(LIBKERNELS): $(call objs,$(KERNELS_SRC))
-$B/obj/kernels/cpu/%_avx2.o: EXTRA_CFLAGS := -mavx2 -mf16c -mbmi2
-$B/obj/kernels/cpu/%_avx512.o: EXTRA_CFLAGS := -mavx512f -mavx512bw \
-	-mavx512dq -mavx512vl -mavx2 -mbmi2
+AVX2_CFLAGS := -mavx2 -mf16c -mbmi2
+AVX512_CFLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl $(AVX2_CFLAGS)
+$B/obj/kernels/cpu/%_avx2.o: EXTRA_CFLAGS := $(AVX2_CFLAGS)
+$B/obj/kernels/cpu/%_avx512.o: EXTRA_CFLAGS := $(AVX512_CFLAGS)
 ALL += $(LIBKERNELS)
 
 # The kernels as a shared object with every symbol exported, for the Python
@@ -12,9 +13,8 @@ ALL += $(LIBKERNELS)
 KERNELS_TEST_SO := $B/tests/libkernels_test.so
 KERNELS_TEST_OBJ := $(patsubst %.c,$B/obj-test/%.o,$(KERNELS_SRC) \
 		      shm/error.c shm/status.c)
-$B/obj-test/kernels/cpu/%_avx2.o: EXTRA_CFLAGS := -mavx2 -mf16c -mbmi2
-$B/obj-test/kernels/cpu/%_avx512.o: EXTRA_CFLAGS := -mavx512f -mavx512bw \
-	-mavx512dq -mavx512vl -mavx2 -mbmi2
+$B/obj-test/kernels/cpu/%_avx2.o: EXTRA_CFLAGS := $(AVX2_CFLAGS)
+$B/obj-test/kernels/cpu/%_avx512.o: EXTRA_CFLAGS := $(AVX512_CFLAGS)
 $B/obj-test/%.o: %.c
 	$(call say,CC,$@)
 	$(Q)mkdir -p $(@D)

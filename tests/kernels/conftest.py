@@ -11,8 +11,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def kernels():
-    path = os.environ.get("ENGRAM_KERNELS_SO",
-                          ROOT / "build/tests/libkernels_test.so")
-    if not os.path.exists(path):
-        pytest.fail(f"{path} is not there: build it with `make {path}`")
+    build = os.environ.get("ENGRAM_BUILD", "build")
+    path = ROOT / build / "tests/libkernels_test.so"
+    if not path.exists():
+        pytest.fail(f"{path} is not there: run "
+                    "`make build/tests/libkernels_test.so`")
     return ctypes.CDLL(str(path))
