@@ -39,14 +39,16 @@ struct engram_hash_params {
 	const int64_t *const *primes;	   /* [num_layers] -> [cols] */
 	const int64_t *const *offsets;	   /* [num_layers] -> [cols] */
 	const int32_t *token_map; /* raw id -> compressed id; NULL: identity */
-	int64_t token_map_len;	  /* raw ids are below this */
+	int64_t token_map_len;	  /* raw ids are below this, mapped or not */
 	int32_t pad_id;		  /* compressed */
 };
 
 /*
  * A batch of requests, flattened.  Request r has the tokens
  * [query_start_loc[r], query_start_loc[r + 1]); repeated bounds at the end
- * are padding rows.
+ * are padding rows.  Tokens at or past the last bound are padding too: they
+ * are hashed as if they were the last request's, ids out of range count as
+ * the pad id, and what comes out for them means nothing.
  *
  * The token `shift` places before a token comes from, in this order: the
  * batch itself, the look-back window, the slot cache; with no slot cache, the
@@ -93,15 +95,18 @@ struct engram_hash_batch {
  *		rolling_s mod prime + offset	for n-grams of s + 1 tokens
  *
  * ENGRAM_EINVAL names a live token id outside [0, token_map_len) and its
- * place.  Reads the slot cache, never writes it.
+ * place; so do bounds that fall and a slot cache without a block table.  The
+ * id of a dead token is not looked at.  Blocks and slots that a table names
+ * are clamped to what there is.  Reads the slot cache, never writes it.
  */
 enum engram_status engram_cpu_hash(const struct engram_hash_params *params,
 				   const struct engram_hash_batch *batch,
 				   int32_t *out, struct engram_error *err);
 
 /* Write the batch's compressed ids (dead ones as ENGRAM_DEAD_ID) to their
- * slots.  Call it before engram_cpu_hash of the same batch.
- * ENGRAM_EINVAL for a slot of num_slots or more. */
+ * slots; without a slot cache, do nothing.  Call it before engram_cpu_hash of
+ * the same batch, whose errors it has too.  ENGRAM_EINVAL for a slot of
+ * num_slots or more. */
 enum engram_status engram_cpu_write_slots(
 	const struct engram_hash_params *params,
 	const struct engram_hash_batch *batch, struct engram_error *err);

@@ -16,8 +16,11 @@ void engram_hash_rows_scalar(const int64_t *rolling, int64_t tokens,
 				offsets[h]);
 }
 
-static engram_hash_rows_fn *rows_fn(void)
+/* For a few tokens the reciprocals cost more than they save. */
+static engram_hash_rows_fn *rows_fn(int64_t tokens)
 {
+	if (tokens < 8)
+		return engram_hash_rows_scalar;
 	switch (engram_cpu_isa()) {
 	case ENGRAM_ISA_AVX512:
 		return engram_hash_rows_avx512;
@@ -76,7 +79,7 @@ enum engram_status engram_cpu_hash(const struct engram_hash_params *params,
 				   int32_t *out, struct engram_error *err)
 {
 	enum engram_status status = engram_hash_check(params, batch, err);
-	engram_hash_rows_fn *rows = rows_fn();
+	engram_hash_rows_fn *rows = rows_fn(batch->num_tokens);
 	int64_t cols, stride;
 
 	if (status)
