@@ -2,8 +2,11 @@
 KERNELS_SRC := $(wildcard kernels/*.c kernels/cpu/*.c)
 LIBKERNELS := $B/lib/libengram_kernels.a
 $(LIBKERNELS): $(call objs,$(KERNELS_SRC))
-AVX2_CFLAGS := -mavx2 -mf16c -mbmi2
+# The row loops are left to the compiler's vectors.
+ROWS_CFLAGS := $(if $(COVERAGE),,-O3)
+AVX2_CFLAGS := -mavx2 -mf16c -mbmi2 $(ROWS_CFLAGS)
 AVX512_CFLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl $(AVX2_CFLAGS)
+$B/obj/kernels/cpu/rows_scalar.o: EXTRA_CFLAGS := $(ROWS_CFLAGS)
 $B/obj/kernels/cpu/%_avx2.o: EXTRA_CFLAGS := $(AVX2_CFLAGS)
 $B/obj/kernels/cpu/%_avx512.o: EXTRA_CFLAGS := $(AVX512_CFLAGS)
 ALL += $(LIBKERNELS)

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-ifneq ($(wildcard kernels/cpu/gate.c),)
 GOLDEN_SRC := $(wildcard tests/golden/*.c)
 GOLDEN_RUNNER := $B/tests/golden_runner
 $(GOLDEN_RUNNER): $(call objs,$(GOLDEN_SRC)) $(LIBKERNELS) $(LIBSHM)
@@ -8,4 +7,3 @@ $(GOLDEN_RUNNER): $(call objs,$(GOLDEN_SRC)) $(LIBKERNELS) $(LIBSHM)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(call pkg_libs,jansson) -lm
 CHECK_TESTS += $(GOLDEN_RUNNER)
 CHECK_DEPS += $(GOLDEN_RUNNER)
-endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside the CPU backend: the loops over a row's elements, which are
+ * compiled once for each instruction set (rows_body.h). */
+#ifndef ENGRAM_CPU_ROWS_H
+#define ENGRAM_CPU_ROWS_H
+
+#include "engram_kernels.h"
+
+struct engram_row_fns {
+	/* one stored row -> bf16 [dim] */
+	void (*decode)(const struct engram_rows *rows, const uint8_t *codes,
+		       const uint8_t *scales, uint16_t *out);
+	/* one token's copy */
+	void (*gate)(const struct engram_gate_args *args, int64_t token,
+		     uint32_t copy, uint16_t *out);
+};
+
+extern const struct engram_row_fns engram_row_fns_scalar;
+extern const struct engram_row_fns engram_row_fns_avx2;
+extern const struct engram_row_fns engram_row_fns_avx512;
+
+/* Those of the instruction set in use. */
+const struct engram_row_fns *engram_row_fns(void);
+
+/* Whether the description of stored rows makes sense. */
+enum engram_status engram_rows_check(const struct engram_rows *rows,
+				     struct engram_error *err);
+
+#endif

@@ -1,0 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rows_body.h"
+
+const struct engram_row_fns engram_row_fns_avx512 = {decode_row, gate_row};
