@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tests that must notice a fault in the kernels, the golden files first.
-MUTATION_UNIT := geometry hash hash_mod lookup decode gate sp_rows rows
+MUTATION_UNIT := geometry hash hash_mod rows
 MUTATION_UNIT := $(foreach t,$(MUTATION_UNIT),$(basename \
 		   $(notdir $(wildcard tests/unit/test_$t.c))))
 MUTATION_GOLDEN_OBJ := $(call objs,$(GOLDEN_SRC))
