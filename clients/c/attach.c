@@ -187,11 +187,11 @@ static enum engram_status check_header(struct attach *a,
 	const struct engram_segment_header *h = layer->map.header;
 	struct engram_table *t = a->table;
 
-	if (strcmp(h->table, t->name))
+	if (strcmp(h->table, t->name) != 0)
 		return bad_segment(a, layer->layer_id,
 				   "the segment belongs to "
 				   "another table");
-	if (strcmp(h->instance, t->control->instance))
+	if (strcmp(h->instance, t->control->instance) != 0)
 		return bad_segment(a, layer->layer_id,
 				   "the segment belongs to "
 				   "another instance");
@@ -346,7 +346,7 @@ static enum engram_status map_control(struct attach *a, const json_t *object)
 		engram_error_context(a->err, "control page");
 		return status;
 	}
-	if (strcmp(a->table->control->instance, client->instance))
+	if (strcmp(a->table->control->instance, client->instance) != 0)
 		return bad_answer(a, "its control page is another instance's");
 	return ENGRAM_OK;
 }
@@ -365,9 +365,9 @@ static enum engram_status copy_identity(struct attach *a, const json_t *result)
 
 	snprintf(expected, sizeof(expected), "%016" PRIx64,
 		 t->client->boot_epoch);
-	if (!table || strcmp(table, t->name))
+	if (!table || strcmp(table, t->name) != 0)
 		return bad_answer(a, "it is about another table");
-	if (!epoch || strcmp(epoch, expected))
+	if (!epoch || strcmp(epoch, expected) != 0)
 		return bad_answer(a, "its boot epoch is not the greeting's");
 	if (!content || strlen(content) != 32 ||
 	    strspn(content, "0123456789abcdef") != 32)

@@ -28,8 +28,8 @@ int main(int argc, char **argv)
 	uint64_t misses = 0;
 	engram_client *client;
 	engram_table *table;
-	uint16_t *rows;
-	int32_t *ids;
+	uint16_t *rows = NULL;
+	int32_t *ids = NULL;
 
 	if (engram_open(NULL, &client) ||
 	    engram_attach(client, &params, &table) ||
@@ -53,5 +53,7 @@ int main(int argc, char **argv)
 failed:
 	fprintf(stderr, "%s; %s\n", engram_last_error()->message,
 		engram_last_error()->fix);
+	free(ids);
+	free(rows);
 	return 1;
 }

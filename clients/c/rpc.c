@@ -133,8 +133,8 @@ static enum engram_status check_greeting(struct engram_client *client,
 	/* What a full or stopping sidecar says instead of hello. */
 	if (json_is_object(json_object_get(msg, "error")))
 		return product_error(json_object_get(msg, "error"), err);
-	if (!method || strcmp(method, "hello") || !product ||
-	    strcmp(product, "engramd") || !json_is_integer(major))
+	if (!method || strcmp(method, "hello") != 0 || !product ||
+	    strcmp(product, "engramd") != 0 || !json_is_integer(major))
 		return broken(client, err, "it did not greet as engramd does");
 	if (json_integer_value(major) != ENGRAM_PROTOCOL_MAJOR) {
 		engram_error_set(err, ENGRAM_EVERSION,

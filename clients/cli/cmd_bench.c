@@ -17,7 +17,7 @@ static void cpu_model(char *out, size_t size)
 	snprintf(out, size, "unknown");
 	while (f && fgets(line, sizeof(line), f)) {
 		value = strstr(line, ": ");
-		if (strncmp(line, "model name", 10) || !value)
+		if (strncmp(line, "model name", 10) != 0 || !value)
 			continue;
 		value[strcspn(value, "\n")] = '\0';
 		snprintf(out, size, "%s", value + 2);

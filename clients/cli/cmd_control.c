@@ -59,7 +59,7 @@ static enum cli_exit table_ready(struct cli *cli, const char *name,
 
 	if (!table)
 		return unhealthy(cli, "no table \"%s\"", name);
-	if (strcmp(state, "ready"))
+	if (strcmp(state, "ready") != 0)
 		return unhealthy(cli, "table \"%s\" is %s", name, state);
 	return CLI_OK;
 }

@@ -35,7 +35,7 @@ static int64_t running_job(struct cli *cli, const char *table, const char *kind)
 	if (!id || cli_call(cli, "job.get",
 			    json_pack("{s:I}", "job", (json_int_t)id), &job))
 		return 0;
-	if (strcmp(cli_text(job, "kind", ""), kind))
+	if (strcmp(cli_text(job, "kind", ""), kind) != 0)
 		id = 0;
 	json_decref(job);
 	return id;

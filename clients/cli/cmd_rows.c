@@ -298,8 +298,10 @@ static enum cli_exit print_lookup(struct cli *cli, const struct use *use,
 	int32_t id;
 	size_t i;
 
-	if (!row)
-		code = no_memory(cli);
+	if (!row) {
+		json_decref(list);
+		return no_memory(cli);
+	}
 	for (i = 0; i < count && !code; i++) {
 		id = (int32_t)ids[i];
 		args.ids = &id;

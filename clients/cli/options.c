@@ -126,7 +126,7 @@ static enum cli_exit unknown_command(const char *word)
 	char fix[128];
 	size_t i;
 
-	for (i = 0; cli_commands[i] && i < 31; i++)
+	for (i = 0; i < 31 && cli_commands[i]; i++)
 		names[i] = cli_commands[i]->name;
 	nearest = cli_nearest(word, names);
 	if (nearest)

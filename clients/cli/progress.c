@@ -123,7 +123,7 @@ static enum cli_exit follow(struct cli *cli, int64_t id, bool cancel,
 			print_bar(*job);
 			*drawn = true;
 		}
-		if (strcmp(cli_text(*job, "state", ""), "running"))
+		if (strcmp(cli_text(*job, "state", ""), "running") != 0)
 			return CLI_OK;
 		if (!terminal && now() - printed >= LINE_SECONDS) {
 			print_line(*job);
