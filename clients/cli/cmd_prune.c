@@ -136,7 +136,7 @@ static enum cli_exit run_prune(struct cli *cli)
 		return cli_usage_error("give a shorter path",
 				       "--hugetlbfs: the path is too long");
 	snprintf(p.backing.dir, sizeof(p.backing.dir), "%s", dir);
-	if (cli->instance && !engram_name_valid(cli->instance))
+	if (cli->instance && !engram_instance_valid(cli->instance))
 		return cli_usage_error("give the name of an instance",
 				       "--instance: \"%s\" is no instance name",
 				       cli->instance);

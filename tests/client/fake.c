@@ -66,15 +66,14 @@ static void make_segment(struct fake_table *t, const struct fake_twist *twist,
 			 int index)
 {
 	struct engram_geometry *g = t->geometry;
-	int64_t primes[FAKE_COLS], offsets[FAKE_COLS], first;
 	struct engram_segment_source source = {.name = "config.json"};
 	struct engram_segment_spec spec = {
 		.instance = twist->instance ? twist->instance : "default",
 		.table = twist->table ? twist->table : "demo",
 		.generation =
 			twist->generation ? twist->generation : FAKE_GENERATION,
-		.primes = primes,
-		.offsets = offsets,
+		.primes = g->primes + index * FAKE_COLS,
+		.offsets = g->offsets + index * FAKE_COLS,
 		.multipliers = g->multipliers + index * FAKE_MAX_NGRAM,
 		.token_map = twist->no_token_map ? NULL : t->token_map,
 		.token_map_len = twist->no_token_map ? 0 : FAKE_VOCAB,
@@ -107,15 +106,6 @@ static void make_segment(struct fake_table *t, const struct fake_twist *twist,
 	};
 	struct engram_error err;
 
-	memcpy(primes, g->primes + index * FAKE_COLS, sizeof(primes));
-	memcpy(offsets, g->offsets + index * FAKE_COLS, sizeof(offsets));
-	if (twist->swap_primes) {
-		first = primes[0];
-		primes[0] = primes[FAKE_COLS - 1];
-		primes[FAKE_COLS - 1] = first;
-	}
-	if (twist->break_offsets)
-		offsets[1]--;
 	must(engram_segment_create(&t->backing, &spec, &t->segments[index],
 				   &err),
 	     &err);

@@ -42,14 +42,12 @@ struct fake_table {
 /* What a test may have otherwise than it should be. */
 struct fake_twist {
 	int no_token_map;
-	uint32_t layout;       /* 0: packed */
-	const char *table;     /* in the headers */
-	const char *instance;  /* in the headers */
-	uint64_t generation;   /* in the headers */
-	int32_t layer_shift;   /* added to the layer ids of the headers */
-	int64_t swap_primes;   /* first and second column changed over */
-	int64_t break_offsets; /* offsets that overlap */
-	uint32_t pad_shift;    /* pad id of the second layer differs */
+	uint32_t layout;      /* 0: packed */
+	const char *table;    /* in the headers */
+	const char *instance; /* in the headers */
+	uint64_t generation;  /* in the headers */
+	int32_t layer_shift;  /* added to the layer ids of the headers */
+	uint32_t pad_shift;   /* pad id of the second layer differs */
 };
 
 void fake_table_make(struct fake_table *t, const struct fake_twist *twist);

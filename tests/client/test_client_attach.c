@@ -93,8 +93,13 @@ static void all_layers(void **state)
 		attach(s, &(struct engram_attach_params){.table = "demo"});
 	struct engram_layer_info layer;
 	struct engram_table_info info;
+	char *result;
 
-	/* the mapping holds the memory, no descriptor does */
+	/* the mapping holds the memory, no descriptor does; the fake has closed
+	 * its own when it answers the next request */
+	assert_int_equal(engram_call(s->client, "ping", NULL, &result),
+			 ENGRAM_OK);
+	engram_free(result);
 	assert_int_equal(open_descriptors(), before);
 	assert_int_equal(engram_table_info(t, &info), ENGRAM_OK);
 	assert_string_equal(info.name, "demo");

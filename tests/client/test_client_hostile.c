@@ -471,10 +471,6 @@ static void attach_segments(void **state)
 		{{.pad_shift = 1},
 		 "table \"demo\": layer 3: its geometry differs from that of "
 		 "the table's other layers"},
-		{{.swap_primes = 1},
-		 SEGMENT "its hash parameters contradict each other"},
-		{{.break_offsets = 1},
-		 SEGMENT "its hash parameters contradict each other"},
 	};
 	struct fake_table t;
 	struct edit e = {.status = ENGRAM_EDAMAGED};
