@@ -9,8 +9,17 @@
 #include "engram_segment.h"
 #include "rows.h"
 
-#define LANES 16
+#define LANES 8
 #define BLOCK 64 /* elements widened at once; a multiple of LANES */
+
+/* Element by element on any processor; never passed by value, for which the
+ * instruction sets have different conventions. */
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
+
+union block {
+	float element[BLOCK];
+	lanes vector[BLOCK / LANES];
+};
 
 static void decode_codes(const uint8_t *codes, uint32_t count, float scale,
 			 uint16_t *out)
@@ -73,12 +82,15 @@ static void widen(const uint16_t *from, int64_t stride, uint32_t count,
 				  : 0.0f;
 }
 
-static float sum_lanes(float *lanes)
+static float sum_lanes(const lanes *sum)
 {
+	float part[LANES];
+
+	memcpy(part, sum, sizeof(part));
 	for (int half = LANES / 2; half; half /= 2)
 		for (int i = 0; i < half; i++)
-			lanes[i] += lanes[i + half];
-	return lanes[0];
+			part[i] += part[i + half];
+	return part[0];
 }
 
 /* Where the parts of a token's copy begin; key and value are NULL past the
@@ -119,29 +131,29 @@ static void widen_or_zero(const uint16_t *row, int64_t at, int64_t stride,
 static float gate_dot(const struct engram_gate_args *a,
 		      const struct gate_parts *p)
 {
-	float hh[LANES] = {0}, kk[LANES] = {0}, dots[LANES] = {0};
-	float h[BLOCK], key[BLOCK], q[BLOCK], k[BLOCK], dot;
+	lanes hh = {0}, kk = {0}, dots = {0};
+	union block h, key, q, k;
+	float dot;
 
 	for (uint32_t at = 0; at < a->dim; at += BLOCK) {
 		uint32_t n = a->dim - at < BLOCK ? a->dim - at : BLOCK;
 
 		widen(p->hidden + at * a->hidden_stride[2], a->hidden_stride[2],
-		      n, h);
-		widen_or_zero(p->key, at, a->kv_stride[1], n, key);
-		widen(p->q + at * a->q_stride[1], a->q_stride[1], n, q);
-		widen(p->k + at * a->k_stride[1], a->k_stride[1], n, k);
-		for (int b = 0; b < BLOCK; b += LANES)
-			for (int i = 0; i < LANES; i++) {
-				hh[i] += h[b + i] * h[b + i];
-				kk[i] += key[b + i] * key[b + i];
-				dots[i] += h[b + i] * q[b + i] *
-					   ENGRAM_MUTATE(52, k[b + i], 1) *
-					   key[b + i];
-			}
+		      n, h.element);
+		widen_or_zero(p->key, at, a->kv_stride[1], n, key.element);
+		widen(p->q + at * a->q_stride[1], a->q_stride[1], n, q.element);
+		widen(p->k + at * a->k_stride[1], a->k_stride[1], n, k.element);
+		for (int i = 0; i < BLOCK / LANES; i++) {
+			hh += h.vector[i] * h.vector[i];
+			kk += key.vector[i] * key.vector[i];
+			dots += h.vector[i] * q.vector[i] *
+				ENGRAM_MUTATE(52, k, h).vector[i] *
+				key.vector[i];
+		}
 	}
-	dot = sum_lanes(dots) *
-	      (engram_gate_rms(sum_lanes(hh), a->dim, a->eps) *
-	       engram_gate_rms(sum_lanes(kk), a->dim, a->eps));
+	dot = sum_lanes(&dots) *
+	      (engram_gate_rms(sum_lanes(&hh), a->dim, a->eps) *
+	       engram_gate_rms(sum_lanes(&kk), a->dim, a->eps));
 	return dot * (1.0f / sqrtf((float)a->dim));
 }
 
@@ -151,6 +163,7 @@ static void gate_row(const struct engram_gate_args *a, int64_t token,
 	struct gate_parts p = find_parts(a, token, copy);
 	float gate = engram_gate_open(gate_dot(a, &p), a->clamp);
 	float h[BLOCK], value[BLOCK];
+	uint16_t result[BLOCK];
 
 	if (a->token_mask &&
 	    (!p.key || ENGRAM_MUTATE(53, !a->token_mask[token * a->mask_stride],
@@ -163,8 +176,14 @@ static void gate_row(const struct engram_gate_args *a, int64_t token,
 		widen(p.hidden + at * a->hidden_stride[2], a->hidden_stride[2],
 		      n, h);
 		widen_or_zero(p.value, at, a->kv_stride[1], n, value);
-		for (uint32_t i = 0; i < n; i++)
-			out[(int64_t)(at + i) * a->out_stride[2]] =
+		for (int i = 0; i < BLOCK; i++)
+			result[i] =
 				engram_bf16_of_float(h[i] + gate * value[i]);
+		if (a->out_stride[2] == 1)
+			memcpy(out + at, result, n * sizeof(*out));
+		else
+			for (uint32_t i = 0; i < n; i++)
+				out[(int64_t)(at + i) * a->out_stride[2]] =
+					result[i];
 	}
 }
