@@ -129,9 +129,9 @@ enum engram_status cli_attach(struct cli *cli, const char *table,
 
 /* ---- progress.c ---- */
 
-/* Follow a job to its end, with progress on stderr; *job is its last state,
- * a new reference. */
+/* Follow a job to its end, with progress on stderr: a bar on a terminal, else
+ * a line every `line_seconds`.  *job is its last state, a new reference. */
 enum cli_exit cli_follow(struct cli *cli, int64_t id, bool cancel_on_interrupt,
-			 json_t **job);
+			 double line_seconds, json_t **job);
 
 #endif

@@ -66,8 +66,13 @@ static enum cli_exit run_job(struct cli *cli, const char *method,
 	struct engram_error err;
 	json_t *result, *job;
 	enum cli_exit code;
+	double seconds;
 	int64_t id;
 
+	if (!cli_real(cli, "--progress", 0, 3600, 5, &seconds)) {
+		json_decref(params);
+		return CLI_USAGE;
+	}
 	status = cli_call(cli, method, params, &result);
 	if (status == ENGRAM_EBUSY) {
 		/* somebody else has started the same: follow that */
@@ -95,7 +100,7 @@ static enum cli_exit run_job(struct cli *cli, const char *method,
 	}
 	json_decref(result);
 	code = cli_follow(cli, id, cli_switch(cli, "--cancel-on-interrupt"),
-			  &job);
+			  seconds, &job);
 	if (!code)
 		code = report_done(cli, job);
 	json_decref(job);
@@ -141,22 +146,26 @@ static enum cli_exit run_verify(struct cli *cli)
 		       json_pack("{s:s}", "table", cli->args[0]));
 }
 
-#define JOB_OPTIONS                                                    \
-	{"--no-wait", NULL, "return as soon as the job has started"},  \
-	{                                                              \
-		"--cancel-on-interrupt", NULL,                         \
-			"Ctrl-C cancels the job instead of leaving it" \
-	}
+static const char no_wait[] = "return as soon as the job has started";
+static const char cancel[] = "Ctrl-C cancels the job instead of leaving it";
+static const char progress[] = "between lines without a terminal (5)";
 
 static const struct cli_option load_options[] = {
 	{"--checkpoint", "DIR", "load from here, not as configured"},
 	{"--layout", "LAYOUT", "packed or split"},
 	{"--params", "JSON", "other keys of a table's configuration"},
-	JOB_OPTIONS,
+	{"--no-wait", NULL, no_wait},
+	{"--cancel-on-interrupt", NULL, cancel},
+	{"--progress", "SECONDS", progress},
 	{0},
 };
 
-static const struct cli_option job_options[] = {JOB_OPTIONS, {0}};
+static const struct cli_option job_options[] = {
+	{"--no-wait", NULL, no_wait},
+	{"--cancel-on-interrupt", NULL, cancel},
+	{"--progress", "SECONDS", progress},
+	{0},
+};
 
 const struct cli_command cmd_load = {
 	.name = "load",

@@ -6,8 +6,7 @@
 
 #include "cli.h"
 
-#define BAR_WIDTH    24
-#define LINE_SECONDS 5.0 /* between lines where there is no terminal */
+#define BAR_WIDTH 24
 
 /* Set by the handler; there is no other way to tell it anything. */
 static volatile sig_atomic_t interrupted;
@@ -106,7 +105,7 @@ static enum cli_exit interrupt(struct cli *cli, int64_t id, bool cancel)
 }
 
 static enum cli_exit follow(struct cli *cli, int64_t id, bool cancel,
-			    bool *drawn, json_t **job)
+			    double line_seconds, bool *drawn, json_t **job)
 {
 	bool terminal = isatty(STDERR_FILENO), handled = false;
 	double printed = now();
@@ -125,7 +124,7 @@ static enum cli_exit follow(struct cli *cli, int64_t id, bool cancel,
 		}
 		if (strcmp(cli_text(*job, "state", ""), "running") != 0)
 			return CLI_OK;
-		if (!terminal && now() - printed >= LINE_SECONDS) {
+		if (!terminal && now() - printed >= line_seconds) {
 			print_line(*job);
 			printed = now();
 		}
@@ -139,7 +138,7 @@ static enum cli_exit follow(struct cli *cli, int64_t id, bool cancel,
 }
 
 enum cli_exit cli_follow(struct cli *cli, int64_t id, bool cancel_on_interrupt,
-			 json_t **job)
+			 double line_seconds, json_t **job)
 {
 	struct sigaction action = {.sa_handler = on_interrupt}, before;
 	bool drawn = false;
@@ -147,7 +146,7 @@ enum cli_exit cli_follow(struct cli *cli, int64_t id, bool cancel_on_interrupt,
 
 	*job = NULL;
 	sigaction(SIGINT, &action, &before);
-	code = follow(cli, id, cancel_on_interrupt, &drawn, job);
+	code = follow(cli, id, cancel_on_interrupt, line_seconds, &drawn, job);
 	sigaction(SIGINT, &before, NULL);
 	if (drawn)
 		fputc('\n', stderr);

@@ -12,5 +12,12 @@ $(CLIENT_TEST_BIN): $B/tests/%: $B/obj/tests/client/%.o \
 		$(call pkg_libs,cmocka)
 CHECK_TESTS += $(CLIENT_TEST_BIN)
 CHECK_DEPS += $(CLIENT_TEST_BIN)
+
+FAKE_DAEMON := $B/tests/fake_daemon
+$(FAKE_DAEMON): $B/obj/tests/client/fake_daemon.o $B/obj/tests/client/fake.o \
+		$$(LIBKERNELS) $$(LIBSHM)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBENGRAM_LDLIBS)
 CHECK_PYTEST += tests/client
-CHECK_DEPS += $(ENGRAMCTL) $(LIBENGRAM_SO)
+CHECK_DEPS += $(ENGRAMCTL) $(LIBENGRAM_SO) $(FAKE_DAEMON)

@@ -2,7 +2,6 @@
 """engramctl's words, exit codes and output, against a fake sidecar."""
 import json
 import os
-import pathlib
 import pty
 import re
 import signal
@@ -10,11 +9,8 @@ import subprocess
 
 import pytest
 
+from ctl import CTL, run
 from fake_sidecar import EPOCH, Error, FakeSidecar
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("ENGRAM_BUILD", ROOT / "build"))
-CTL = str(BUILD / "bin" / "engramctl")
 
 TABLE = {"name": "demo", "state": "ready", "generation": 3,
          "content_id": "00ff" * 8, "checkpoint": "/c", "layout": "packed",
@@ -33,15 +29,6 @@ STATUS = {"instance": "default", "pid": 4711, "uptime_seconds": 192.5,
           "boot_epoch": EPOCH, "connections": 3,
           "memory": {"backing": "shm", "room": 5 << 30, "locked": 0},
           "tables": [TABLE], "jobs": [JOB]}
-
-
-def run(*args, env=None, timeout=60, **kwargs):
-    environment = {k: v for k, v in os.environ.items()
-                   if not k.startswith("ENGRAM")}
-    environment.update(env or {})
-    return subprocess.run([CTL, *args], env=environment, timeout=timeout,
-                          capture_output=True, text=True, check=False,
-                          **kwargs)
 
 
 @pytest.fixture
@@ -305,6 +292,14 @@ def test_load(sidecar, tmp_path):
         "table": "demo", "checkpoint": f"{tmp_path}/c", "layout": "split",
         "verify": False})
     assert [call[0] for call in server.calls[1:]] == ["job.wait"] * 3
+
+
+def test_lines_without_a_terminal(sidecar):
+    server = sidecar(load={"job": 7}, job__wait=steps(JOB, JOB, DONE))
+    result = ctl(server, "load", "demo", "--progress", "0")
+    line = "load demo: reading  25 %  50 B of 200 B  25 B/s  6.0 s left\n"
+    assert result.stderr == 2 * line
+    assert result.returncode == 0
 
 
 def test_load_json(sidecar):

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """libengram as others see it: its symbols and its headers."""
-import os
-import pathlib
 import re
 import shutil
 import subprocess
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("ENGRAM_BUILD", ROOT / "build"))
+from ctl import BUILD, ROOT
+
 LIBRARY = BUILD / "lib" / "libengram.so"
 HEADERS = ["clients/c/engram.h", "shm/engram_error.h", "shm/engram_status.h",
            "kernels/engram_geometry.h", "kernels/engram_kernels.h"]
