@@ -406,6 +406,10 @@ static enum engram_status attach(struct attach *a)
 	status = rpc_call(client, "attach", params, &result, &a->fds, a->err);
 	if (!status) {
 		status = take_answer(a, result);
+		/* engramd's own errors name the table themselves */
+		if (status)
+			engram_error_context(a->err, "table \"%s\"",
+					     a->table->name);
 		/* Mappings hold the memory; a descriptor held on would only
 		 * count against RLIMIT_NOFILE. */
 		conn_close_fds(&a->fds);
@@ -441,7 +445,6 @@ enum engram_status engram_attach(engram_client *client,
 	memcpy(a.table->name, params->table, strlen(params->table));
 	status = attach(&a);
 	if (status) {
-		engram_error_context(a.err, "table \"%s\"", a.table->name);
 		table_free(a.table);
 		return status;
 	}

@@ -218,9 +218,7 @@ static void bad_parameters(void **state)
 		{{.table = "demo", .num_layers = 2},
 		 ENGRAM_EINVAL,
 		 "num_layers: 2 with no list of layers; at most 64"},
-		{{.table = "x"},
-		 ENGRAM_ENOTFOUND,
-		 "table \"x\": no table \"x\""},
+		{{.table = "x"}, ENGRAM_ENOTFOUND, "no table \"x\""},
 	};
 	struct setting *s = *state;
 	engram_table *t;

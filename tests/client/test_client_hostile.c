@@ -485,6 +485,135 @@ static void attach_segments(void **state)
 	}
 }
 
+/* ---- bytes ---- */
+
+/* A good answer, one byte at a time. */
+static void serve_dribble(struct fake *fake, int sock)
+{
+	int fds[FAKE_LAYERS + 1];
+	char line[4096], *text;
+	json_t *request;
+	size_t num_fds, i;
+
+	fake_greet(sock);
+	if (!fake_hear(sock, line) || !fake_hear(sock, line))
+		return;
+	request = json_loads(line, 0, NULL);
+	fake_attach_answer(fake, request, &text, fds, &num_fds);
+	json_decref(request);
+	for (i = 0; text[i]; i++)
+		fake_say_fds(sock, text + i, 1, fds, i ? 0 : num_fds);
+	free(text);
+	while (num_fds)
+		close(fds[--num_fds]);
+	while (fake_serve_one(fake, sock))
+		;
+}
+
+static void one_byte_at_a_time(void **state)
+{
+	struct engram_open_params params = {.name = "test"};
+	engram_client *client;
+	engram_table *handle;
+	struct fake fake;
+
+	(void)state;
+	fake_start(&fake, &table, serve_dribble);
+	params.socket = fake.path;
+	assert_int_equal(engram_open(&params, &client), ENGRAM_OK);
+	assert_int_equal(
+		engram_attach(client,
+			      &(struct engram_attach_params){.table = "demo"},
+			      &handle),
+		ENGRAM_OK);
+	assert_int_equal(engram_detach(handle), ENGRAM_OK);
+	assert_int_equal(engram_close(client), ENGRAM_OK);
+	fake_stop(&fake);
+}
+
+static unsigned int seed; /* of the round that runs */
+
+/* Some bytes of the answer changed, doubled or dropped; then hang up. */
+static char *mutated(const char *text)
+{
+	unsigned int random = seed * 2654435761u, changes = random % 4 + 1;
+	size_t len = strlen(text), at;
+	char *out = malloc(len + 8);
+
+	if (!out)
+		abort();
+	strcpy(out, text);
+	for (; changes; changes--) {
+		random = random * 1103515245u + 12345;
+		at = (random >> 8) % len;
+		switch (random >> 28) {
+		case 0:
+			memmove(out + at, out + at + 1, len - at);
+			len--;
+			break;
+		case 1:
+			memmove(out + at + 1, out + at, len - at + 1);
+			len++;
+			break;
+		case 2:
+			out[at] = "0123456789-{}[],:\""[random % 18];
+			break;
+		default:
+			out[at] = (char)(random % 255 + 1);
+		}
+	}
+	return out;
+}
+
+static void serve_mutated(struct fake *fake, int sock)
+{
+	int fds[FAKE_LAYERS + 1];
+	char line[4096], *text, *out;
+	json_t *request;
+	size_t num_fds;
+
+	fake_greet(sock);
+	if (!fake_hear(sock, line) || !fake_hear(sock, line))
+		return;
+	request = json_loads(line, 0, NULL);
+	fake_attach_answer(fake, request, &text, fds, &num_fds);
+	json_decref(request);
+	out = mutated(text);
+	fake_say_fds(sock, out, strlen(out), fds, num_fds);
+	free(out);
+	free(text);
+	while (num_fds)
+		close(fds[--num_fds]);
+}
+
+static void mutations(void **state)
+{
+	struct engram_open_params params = {.name = "test"};
+	unsigned int maps = mappings(), refused = 0;
+	engram_client *client;
+	engram_table *handle;
+	struct fake fake;
+
+	(void)state;
+	for (seed = 1; seed <= 200; seed++) {
+		fake_start(&fake, &table, serve_mutated);
+		params.socket = fake.path;
+		assert_int_equal(engram_open(&params, &client), ENGRAM_OK);
+		if (engram_attach(
+			    client,
+			    &(struct engram_attach_params){.table = "demo"},
+			    &handle))
+			refused++;
+		else
+			assert_int_equal(engram_detach(handle), ENGRAM_OK);
+		assert_int_equal(mappings(), maps);
+		assert_int_equal(engram_close(client), ENGRAM_OK);
+		fake_stop(&fake);
+	}
+	/* a few hit what does not matter, such as the id of the lease */
+	assert_in_range(refused, 150, 200);
+}
+
 static unsigned int descriptors_before;
 
 static int count_before(void **state)
@@ -513,6 +642,8 @@ int main(void)
 		cmocka_unit_test(attach_answers),
 		cmocka_unit_test(attach_descriptors),
 		cmocka_unit_test(attach_segments),
+		cmocka_unit_test(one_byte_at_a_time),
+		cmocka_unit_test(mutations),
 	};
 
 	return cmocka_run_group_tests(tests, count_before, count_after);

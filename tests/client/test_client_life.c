@@ -188,8 +188,7 @@ static void late_answer(void **state)
 	client = open_fake(&fake, 1000);
 	assert_int_equal(engram_attach(client, &demo, &t), ENGRAM_ETIMEDOUT);
 	assert_string_equal(engram_last_error()->message,
-			    "table \"demo\": engramd did not answer \"attach\" "
-			    "within 1000 ms");
+			    "engramd did not answer \"attach\" within 1000 ms");
 	/* the answer to this one comes after that of the first */
 	assert_int_equal(engram_call(client, "ping", NULL, &result), ENGRAM_OK);
 	assert_string_equal(result, "{\"n\":1}");

@@ -134,7 +134,7 @@ def test_lookup(daemon):
 
 def test_no_such_table(daemon):
     result = ctl(daemon, "rows", "x", "--layer", "3", "--ids", "1")
-    assert result.stderr == ('engramctl: table "x": no table "x"\n'
+    assert result.stderr == ('engramctl: no table "x"\n'
                              "  fix: do better\n")
     assert result.returncode == 1
 
