@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "loader_plan.h"
+
+#include <inttypes.h>
+
+static enum engram_status mismatch(struct engram_error *err, const char *what,
+				   uint64_t have, uint64_t want)
+{
+	engram_error_set(err, ENGRAM_EINVAL,
+			 "%s: %" PRIu64 " in the checkpoint, %" PRIu64
+			 " in the segment",
+			 what, have, want);
+	engram_error_fix(err, "report this: a segment was planned for another "
+			      "layer");
+	return ENGRAM_EINVAL;
+}
+
+enum engram_status loader_plan_init(struct loader_plan *plan,
+				    const struct engram_segment_header *h,
+				    const struct checkpoint_layer *layer,
+				    uint64_t block_bytes,
+				    struct engram_error *err)
+{
+	const uint64_t record = engram_segment_record_bytes(h);
+
+	plan->rows = h->rows;
+	plan->chunk_rows = h->chunk_rows;
+	plan->num_chunks = h->checksums.count;
+	plan->code_bytes = (uint64_t)h->dim * (h->dtype == ENGRAM_BF16 ? 2 : 1);
+	plan->scale_bytes = record - plan->code_bytes;
+	plan->codes_begin = layer->weight.offset;
+	plan->scales_begin = layer->scale.offset;
+	plan->block_rows = block_bytes / plan->code_bytes;
+	if (!plan->block_rows)
+		plan->block_rows = 1;
+	if (plan->block_rows > plan->chunk_rows)
+		plan->block_rows = plan->chunk_rows;
+
+	if (layer->rows != h->rows)
+		return mismatch(err, "rows", layer->rows, h->rows);
+	if (layer->weight.bytes != h->rows * plan->code_bytes)
+		return mismatch(err, "bytes of codes", layer->weight.bytes,
+				h->rows * plan->code_bytes);
+	if (plan->scale_bytes &&
+	    layer->scale.bytes != h->rows * plan->scale_bytes)
+		return mismatch(err, "bytes of scales", layer->scale.bytes,
+				h->rows * plan->scale_bytes);
+	return ENGRAM_OK;
+}
+
+uint64_t loader_plan_chunk_end(const struct loader_plan *plan, uint64_t chunk)
+{
+	const uint64_t begin = chunk * plan->chunk_rows;
+
+	return plan->rows - begin < plan->chunk_rows ? plan->rows
+						     : begin + plan->chunk_rows;
+}
+
+struct loader_block loader_plan_block(const struct loader_plan *plan,
+				      uint64_t row)
+{
+	struct loader_block block = {.chunk = row / plan->chunk_rows,
+				     .row = row};
+
+	block.rows = loader_plan_chunk_end(plan, block.chunk) - row;
+	if (block.rows > plan->block_rows)
+		block.rows = plan->block_rows;
+	return block;
+}
+
+struct loader_window loader_plan_window(uint64_t begin, uint64_t bytes,
+					uint64_t align)
+{
+	struct loader_window w;
+
+	w.skip = begin % align;
+	w.offset = begin - w.skip;
+	w.needed = w.skip + bytes;
+	w.bytes = (w.needed + align - 1) / align * align;
+	return w;
+}
+
+uint64_t loader_plan_window_max(uint64_t bytes, uint64_t align)
+{
+	/* One byte into the first unit, one byte into the last. */
+	return bytes ? (bytes + 2 * align - 2) / align * align : 0;
+}

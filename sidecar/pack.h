@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks of codes and scales to rows of a segment, and their checksum. */
+#ifndef ENGRAMD_PACK_H
+#define ENGRAMD_PACK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <xxhash.h>
+
+#include "engram_segment.h"
+
+struct pack {
+	uint8_t *base; /* of the segment */
+	const struct engram_segment_header *header;
+	uint64_t code_bytes, scale_bytes; /* of a row */
+	XXH3_state_t *hash;
+	uint8_t *tile; /* a few packed records, for the split layout */
+	uint64_t tile_rows;
+};
+
+enum engram_status pack_init(struct pack *pack, void *base,
+			     const struct engram_segment_header *header,
+			     struct engram_error *err);
+void pack_free(struct pack *pack);
+
+/* A chunk: begin, its rows in order, end, which gives its checksum. */
+void pack_begin(struct pack *pack);
+void pack_rows(struct pack *pack, uint64_t row, uint64_t rows,
+	       const uint8_t *codes, const uint8_t *scales);
+uint64_t pack_end(struct pack *pack);
+
+#endif
