@@ -77,7 +77,7 @@ static enum engram_status check_room(const struct server *server,
 		return ENGRAM_OK;
 	engram_error_set(err, ENGRAM_EBUSY, "%u connections are open",
 			 server->num_clients);
-	engram_error_fix(err, "close some, or raise max_connections");
+	engram_error_fix(err, "close some, or raise limits.connections");
 	engram_error_figures(err, server->num_clients + 1, max);
 	return ENGRAM_EBUSY;
 }

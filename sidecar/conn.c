@@ -34,6 +34,7 @@ struct conn {
 	struct message_list out;
 	size_t out_bytes;
 	bool reading; /* `readable` is added */
+	bool paused;  /* lines wait until the peer has read its answers */
 	bool finishing, shut, aborted, overdue;
 	bool peer_ended;
 };
@@ -220,7 +221,7 @@ static bool receive(struct conn *conn)
 {
 	char waste[4096];
 	char *to = waste;
-	size_t room = sizeof(waste), nfds = 0;
+	size_t room = sizeof(waste);
 	ssize_t n;
 
 	if (!conn_finishing(conn)) {
@@ -231,9 +232,12 @@ static bool receive(struct conn *conn)
 		if (room == 0)
 			return true;
 	}
-	/* Descriptors that a peer sends are closed on arrival. */
-	n = engram_wire_recv(conn->fd, to, room, NULL, &nfds, 0);
-	if (n == -EAGAIN)
+	/* Without room for control data, the kernel drops the descriptors
+	 * that a peer may send. */
+	do
+		n = recv(conn->fd, to, room, MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
+	if (n < 0 && errno == EAGAIN)
 		return true;
 	if (n <= 0)
 		return false;
@@ -257,13 +261,14 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
 	}
 	taken = take_lines(conn);
 	shrink(conn);
+	conn->paused = taken == TAKEN_PAUSED;
 	if (taken == TAKEN_SOME)
 		event_active(conn->readable, EV_READ, 0);
 	else if (!conn->peer_ended)
-		set_reading(conn, taken != TAKEN_PAUSED);
+		set_reading(conn, !conn->paused);
 	else if (conn->out_bytes == 0)
 		conn_close(conn);
-	else
+	else if (!conn->paused)
 		conn_finish(conn);
 }
 
@@ -277,14 +282,13 @@ static void on_writable(evutil_socket_t fd, short what, void *arg)
 		conn_close(conn);
 		return;
 	}
-	if (conn->peer_ended && conn->out_bytes == 0) {
+	if (conn->peer_ended && conn->out_bytes == 0 && !conn->paused) {
 		conn_close(conn);
 		return;
 	}
-	if (!conn->reading && !conn->peer_ended &&
-	    conn->out_bytes <= CONN_OUT_PAUSE) {
-		set_reading(conn, true);
-		/* Lines that waited in the buffer bring no new event. */
+	if (conn->paused && conn->out_bytes <= CONN_OUT_PAUSE) {
+		/* Lines that wait in the buffer bring no new event. */
+		conn->paused = false;
 		event_active(conn->readable, EV_READ, 0);
 	}
 }

@@ -42,7 +42,7 @@ static enum engram_status make_directory(const char *path,
 		return ENGRAM_OK;
 	engram_error_sys(err, errno, "socket directory \"%s\"", dir);
 	engram_error_fix(err, "make the directory, or choose another "
-			      "\"socket\"");
+			      "\"socket.path\"");
 	engram_error_path(err, "%s", dir);
 	return err->status;
 }
@@ -91,7 +91,7 @@ static enum engram_status take_lock(struct listener *l,
 			 "socket \"%s\" belongs to another engramd",
 			 l->options.path);
 	engram_error_fix(err, "stop the other one, or choose another "
-			      "\"socket\"");
+			      "\"socket.path\"");
 	engram_error_path(err, "%s", l->options.path);
 	return ENGRAM_EBUSY;
 }
@@ -111,8 +111,8 @@ static enum engram_status remove_stale(const char *path,
 		engram_error_set(err, ENGRAM_EEXIST,
 				 "\"%s\" is there already and is no socket",
 				 path);
-		engram_error_fix(err,
-				 "remove it, or choose another \"socket\"");
+		engram_error_fix(err, "remove it, or choose another "
+				      "\"socket.path\"");
 		engram_error_path(err, "%s", path);
 		return ENGRAM_EEXIST;
 	}
@@ -135,8 +135,8 @@ static enum engram_status set_owner(const struct listener_options *options,
 					 "there is no group \"%s\"",
 					 options->group);
 			engram_error_fix(err, "make it with groupadd, or "
-					      "change \"socket_group\"");
-			engram_error_path(err, "socket_group");
+					      "change \"socket.group\"");
+			engram_error_path(err, "socket.group");
 			return ENGRAM_ECONFIG;
 		}
 		if (lchown(options->path, (uid_t)-1, group->gr_gid))
@@ -242,10 +242,11 @@ enum engram_status listener_open(struct event_base *base,
 					  "%zu bytes",
 					  options->path,
 					  sizeof(l->address.sun_path) - 1);
-		engram_error_path(err, "socket");
+		engram_error_path(err, "socket.path");
 		goto fail;
 	}
 	memcpy(l->address.sun_path, options->path, strlen(options->path));
+	l->options.path = l->address.sun_path; /* the caller's may go */
 	snprintf(l->lock_path, sizeof(l->lock_path), "%s.lock", options->path);
 	status = make_directory(options->path, err);
 	if (!status)

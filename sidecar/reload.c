@@ -15,11 +15,11 @@ static const char *fixed_key(const struct config *a, const struct config *b)
 	if (differ(a->instance, b->instance))
 		return "instance";
 	if (differ(a->socket, b->socket))
-		return "socket";
+		return "socket.path";
 	if (a->socket_mode != b->socket_mode)
-		return "socket_mode";
+		return "socket.mode";
 	if (differ(a->socket_group, b->socket_group))
-		return "socket_group";
+		return "socket.group";
 	if (a->backing.kind != b->backing.kind ||
 	    differ(a->backing.dir, b->backing.dir))
 		return "memory.backing";

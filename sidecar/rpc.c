@@ -16,8 +16,7 @@ enum engram_status rpc_no_memory(struct engram_error *err)
 const char *rpc_type_name(enum rpc_type type)
 {
 	static const char *const names[] = {"string",  "integer",   "number",
-					    "boolean", "integer[]", "string[]",
-					    "object"};
+					    "boolean", "integer[]", "object"};
 
 	return names[type];
 }
@@ -40,16 +39,14 @@ static void check_items(struct json_view *v, const struct rpc_param *param)
 {
 	json_t *array = json_view_array(v, param->name, (size_t)param->min,
 					(size_t)param->max);
-	bool strings = param->type == RPC_STRINGS;
 	json_t *item;
 	size_t i;
 
 	json_array_foreach(array, i, item)
 	{
-		if (strings ? json_is_string(item) : json_is_integer(item))
+		if (json_is_integer(item))
 			continue;
-		json_view_fail(v, param->name, "item %zu is not %s", i,
-			       strings ? "a string" : "an integer");
+		json_view_fail(v, param->name, "item %zu is not an integer", i);
 		return;
 	}
 }
@@ -73,11 +70,12 @@ static void check_param(struct json_view *v, const struct rpc_param *param)
 	case RPC_BOOLEAN:
 		json_view_bool(v, param->name, false);
 		break;
+	case RPC_INTEGERS:
+		check_items(v, param);
+		break;
 	case RPC_OBJECT:
 		json_view_object(v, param->name);
 		break;
-	default:
-		check_items(v, param);
 	}
 }
 

@@ -30,7 +30,6 @@ enum rpc_type {
 	RPC_NUMBER,  /* min..max */
 	RPC_BOOLEAN,
 	RPC_INTEGERS, /* an array of min..max items */
-	RPC_STRINGS,  /* likewise */
 	RPC_OBJECT
 };
 
@@ -42,7 +41,7 @@ struct rpc_param {
 	const char *summary;
 };
 
-#define RPC_PARAMS_MAX 9
+#define RPC_PARAMS_MAX 8
 
 struct rpc_call {
 	struct server *server;
