@@ -46,6 +46,7 @@ enum engram_status checkpoint_unchanged(const struct checkpoint *c,
 			    f->identity.mtime_ns) {
 			engram_error_set(err, ENGRAM_ESOURCECHANGED,
 					 "%s: changed", f->path);
+			engram_error_fix(err, "load again");
 			engram_error_path(err, "%s", f->path);
 			return ENGRAM_ESOURCECHANGED;
 		}
