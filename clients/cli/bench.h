@@ -37,9 +37,10 @@ enum engram_status bench_run(const struct bench_plan *plan,
 /*
  * The rival: what one writes first.  Copies each row to a buffer, turns its
  * codes into floats by a table of 256, multiplies by the block's scale, and
- * rounds to bf16.  One thread.
+ * rounds to bf16.  One thread.  `record` is the buffer, of one row's stored
+ * bytes.
  */
 void bench_plain(const struct engram_rows *rows, const int32_t *ids,
-		 int64_t count, uint16_t *out);
+		 int64_t count, unsigned char *record, uint16_t *out);
 
 #endif

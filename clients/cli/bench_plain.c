@@ -5,8 +5,6 @@
 #include "bench.h"
 #include "engram_segment.h"
 
-#define DIM_MAX 8192
-
 static float fp8_value(unsigned int code)
 {
 	unsigned int exponent = code >> 3 & 15, mantissa = code & 7;
@@ -37,47 +35,53 @@ static uint16_t to_bf16(float value)
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static float scale_of(const struct engram_rows *rows,
-		      const unsigned char *scales, uint32_t column)
+/* `count` codes that share a scale. */
+static void convert(const unsigned char *codes, bool bf16, const float *table,
+		    float scale, uint32_t count, uint16_t *out)
 {
-	if (rows->scale_scheme == ENGRAM_SCALE_UE8M0_BLOCK)
-		return from_bits((uint32_t)scales[column / rows->block_size]
-				 << 23);
-	return rows->tensor_scale;
+	uint32_t i;
+
+	if (bf16)
+		for (i = 0; i < count; i++)
+			out[i] = to_bf16(
+				from_bits((uint32_t)codes[2 * i] << 16 |
+					  (uint32_t)codes[2 * i + 1] << 24) *
+				scale);
+	else
+		for (i = 0; i < count; i++)
+			out[i] = to_bf16(table[codes[i]] * scale);
 }
 
 void bench_plain(const struct engram_rows *rows, const int32_t *ids,
-		 int64_t count, uint16_t *out)
+		 int64_t count, unsigned char *record, uint16_t *out)
 {
-	unsigned char codes[2 * DIM_MAX], scales[DIM_MAX];
 	bool bf16 = rows->dtype == ENGRAM_BF16;
+	bool blocks = rows->scale_scheme == ENGRAM_SCALE_UE8M0_BLOCK;
 	size_t code_bytes = rows->dim * (bf16 ? (size_t)2 : 1);
-	size_t scale_bytes = rows->scale_scheme == ENGRAM_SCALE_UE8M0_BLOCK
-				     ? rows->dim / rows->block_size
-				     : 0;
-	float table[256], value;
-	uint32_t c;
+	uint32_t block = blocks ? rows->block_size : rows->dim, c;
+	unsigned char *scales = record + code_bytes;
+	float table[256], scale;
 	int64_t i, row;
 
 	for (c = 0; c < 256; c++)
 		table[c] = fp8_value(c);
 	for (i = 0; i < count; i++, out += rows->dim) {
 		row = ids[i] - rows->row_begin;
-		memcpy(codes,
+		memcpy(record,
 		       (const char *)rows->codes +
 			       row * rows->code_stride_bytes,
 		       code_bytes);
-		if (scale_bytes)
+		if (blocks)
 			memcpy(scales,
 			       (const char *)rows->scales +
 				       row * rows->scale_stride_bytes,
-			       scale_bytes);
-		for (c = 0; c < rows->dim; c++) {
-			value = bf16 ? from_bits((uint32_t)codes[2 * c] << 16 |
-						 (uint32_t)codes[2 * c + 1]
-							 << 24)
-				     : table[codes[c]];
-			out[c] = to_bf16(value * scale_of(rows, scales, c));
+			       rows->dim / block);
+		for (c = 0; c < rows->dim; c += block) {
+			scale = blocks ? from_bits((uint32_t)scales[c / block]
+						   << 23)
+				       : rows->tensor_scale;
+			convert(record + c * (bf16 ? (size_t)2 : 1), bf16,
+				table, scale, block, out + c);
 		}
 	}
 }

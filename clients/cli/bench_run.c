@@ -10,6 +10,13 @@
 #define REPETITIONS_MIN 3
 #define REPETITIONS_MAX 100000
 
+struct worker {
+	pthread_t thread;
+	struct bench *bench;
+	uint32_t index;
+	enum engram_status status;
+};
+
 struct bench {
 	const struct bench_plan *plan;
 	struct engram_table_info info;
@@ -18,6 +25,8 @@ struct bench {
 	uint64_t random;
 	int32_t *ids;
 	uint16_t *out;
+	unsigned char *record; /* of the plain loop */
+	struct worker *workers;
 	double *times[2]; /* of lookup, of the plain loop */
 	/* the workers' gate: a new round starts them, busy counts them */
 	pthread_mutex_t lock;
@@ -25,13 +34,6 @@ struct bench {
 	uint64_t round;
 	uint32_t busy;
 	bool quit;
-};
-
-struct worker {
-	pthread_t thread;
-	struct bench *bench;
-	uint32_t index;
-	enum engram_status status;
 };
 
 static double now(void)
@@ -100,17 +102,25 @@ static bool wait_round(struct bench *b, uint64_t *round)
 	return !quit;
 }
 
+/* The tokens of one thread. */
+static void look_up_share(struct worker *w)
+{
+	struct bench *b = w->bench;
+	int64_t first = b->tokens * w->index / b->plan->threads;
+	int64_t end = b->tokens * (w->index + 1) / b->plan->threads;
+
+	if (!w->status)
+		w->status = lookup(b, first, end - first);
+}
+
 static void *work(void *arg)
 {
 	struct worker *w = arg;
 	struct bench *b = w->bench;
-	int64_t first = b->tokens * w->index / b->plan->threads;
-	int64_t end = b->tokens * (w->index + 1) / b->plan->threads;
 	uint64_t round = 0;
 
 	while (wait_round(b, &round)) {
-		if (!w->status)
-			w->status = lookup(b, first, end - first);
+		look_up_share(w);
 		pthread_mutex_lock(&b->lock);
 		if (!--b->busy)
 			pthread_cond_signal(&b->end);
@@ -119,12 +129,16 @@ static void *work(void *arg)
 	return NULL;
 }
 
+/* The calling thread is worker 0, so that one thread needs no waking. */
 static void run_round(struct bench *b)
 {
 	pthread_mutex_lock(&b->lock);
-	b->busy = b->plan->threads;
+	b->busy = b->plan->threads - 1;
 	b->round++;
 	pthread_cond_broadcast(&b->start);
+	pthread_mutex_unlock(&b->lock);
+	look_up_share(&b->workers[0]);
+	pthread_mutex_lock(&b->lock);
 	while (b->busy)
 		pthread_cond_wait(&b->end, &b->lock);
 	pthread_mutex_unlock(&b->lock);
@@ -146,7 +160,7 @@ static double time_plain(struct bench *b)
 
 	draw(b);
 	begin = now();
-	bench_plain(&b->layer.rows, b->ids, b->rows, b->out);
+	bench_plain(&b->layer.rows, b->ids, b->rows, b->record, b->out);
 	return now() - begin;
 }
 
@@ -161,7 +175,7 @@ static bool same_bits(struct bench *b, uint16_t *other)
 	size_t count = (size_t)(b->rows * b->info.dim), i;
 
 	time_lookup(b);
-	bench_plain(&b->layer.rows, b->ids, b->rows, other);
+	bench_plain(&b->layer.rows, b->ids, b->rows, b->record, other);
 	for (i = 0; i < count; i++)
 		if (b->out[i] != other[i] &&
 		    !(is_nan(b->out[i]) && is_nan(other[i])))
@@ -214,19 +228,19 @@ static void measure(struct bench *b, uint16_t *other, struct bench_result *out)
 	out->plain = summarise(b->times[1], n);
 }
 
-static enum engram_status run_workers(struct bench *b, struct worker *workers,
-				      uint16_t *other, struct bench_result *out,
+static enum engram_status run_workers(struct bench *b, uint16_t *other,
+				      struct bench_result *out,
 				      struct engram_error *err)
 {
 	enum engram_status status = ENGRAM_OK;
 	uint32_t started, i;
 	int failed;
 
-	for (started = 0; started < b->plan->threads; started++) {
-		workers[started] =
-			(struct worker){.bench = b, .index = started};
-		failed = pthread_create(&workers[started].thread, NULL, work,
-					&workers[started]);
+	for (i = 0; i < b->plan->threads; i++)
+		b->workers[i] = (struct worker){.bench = b, .index = i};
+	for (started = 1; started < b->plan->threads; started++) {
+		failed = pthread_create(&b->workers[started].thread, NULL, work,
+					&b->workers[started]);
 		if (failed) {
 			status = engram_error_sys(err, failed, "thread %u",
 						  started);
@@ -239,12 +253,12 @@ static enum engram_status run_workers(struct bench *b, struct worker *workers,
 	b->quit = true;
 	pthread_cond_broadcast(&b->start);
 	pthread_mutex_unlock(&b->lock);
-	for (i = 0; i < started; i++) {
-		pthread_join(workers[i].thread, NULL);
-		if (workers[i].status && !status)
-			status = engram_error_set(err, workers[i].status,
+	for (i = 1; i < started; i++)
+		pthread_join(b->workers[i].thread, NULL);
+	for (i = 0; i < started && !status; i++)
+		if (b->workers[i].status)
+			status = engram_error_set(err, b->workers[i].status,
 						  "lookup failed");
-	}
 	return status;
 }
 
@@ -260,7 +274,6 @@ enum engram_status bench_run(const struct bench_plan *plan,
 		.start = PTHREAD_COND_INITIALIZER,
 		.end = PTHREAD_COND_INITIALIZER,
 	};
-	struct worker *workers = calloc(plan->threads, sizeof(*workers));
 	uint16_t *other;
 	size_t values;
 
@@ -269,20 +282,24 @@ enum engram_status bench_run(const struct bench_plan *plan,
 	b.tokens = (plan->rows + b.info.num_cols - 1) / b.info.num_cols;
 	b.rows = b.tokens * b.info.num_cols;
 	values = (size_t)b.rows * b.info.dim;
+	b.workers = calloc(plan->threads, sizeof(*b.workers));
 	b.ids = calloc((size_t)b.rows, sizeof(*b.ids));
 	b.out = calloc(values, sizeof(*b.out));
 	other = calloc(values, sizeof(*other));
+	b.record = malloc(engram_record_bytes(plan->table));
 	b.times[0] = calloc(slots, sizeof(double));
 	b.times[1] = calloc(slots, sizeof(double));
-	if (workers && b.ids && b.out && other && b.times[0] && b.times[1])
-		status = run_workers(&b, workers, other, out, err);
+	if (b.workers && b.ids && b.out && other && b.record && b.times[0] &&
+	    b.times[1])
+		status = run_workers(&b, other, out, err);
 	else
 		engram_error_set(err, status, "no memory for %lld rows",
 				 (long long)b.rows);
-	free(workers);
+	free(b.workers);
 	free(b.ids);
 	free(b.out);
 	free(other);
+	free(b.record);
 	free(b.times[0]);
 	free(b.times[1]);
 	return status;
