@@ -111,8 +111,11 @@ static bool flush(struct conn *conn)
 		if (n == -EAGAIN)
 			return event_add(conn->writable, NULL) == 0;
 		if (n < 0) {
-			log_debug("send failed",
-				  LOG_S("error", strerror((int)-n)));
+			/* That the peer has gone is no news. */
+			log_at(n == -EPIPE || n == -ECONNRESET ? LOG_DEBUG
+							       : LOG_WARN,
+			       "send failed",
+			       LOG_S("error", strerror((int)-n)));
 			return false;
 		}
 		if (first && message->fds.release) {

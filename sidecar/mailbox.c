@@ -55,6 +55,7 @@ enum engram_status mailbox_open(struct mailbox *box, struct event_base *base,
 no_event:
 	if (box->event)
 		event_free(box->event);
+	box->event = NULL;
 	close(box->fd);
 no_fd:
 	pthread_mutex_destroy(&box->lock);

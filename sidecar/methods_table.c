@@ -104,6 +104,22 @@ static enum engram_status check_known(struct rpc_call *call,
 	return ENGRAM_OK;
 }
 
+/* One that failed and that nobody configured may be told afresh. */
+static bool tells_afresh(const struct rpc_call *call, const struct table *table)
+{
+	return !table->configured && !table->job &&
+	       table->state == ENGRAM_TABLE_FAILED &&
+	       json_object_size(call->params) > 1;
+}
+
+static void forget_failed(struct table *table)
+{
+	struct job *none;
+
+	table_unload(table, &none, NULL);
+	table_settle(table);
+}
+
 /* The parameters are a table's object but for the key of its name. */
 static enum engram_status add_table(struct rpc_call *call, struct table **table,
 				    struct engram_error *err)
@@ -127,6 +143,8 @@ static enum engram_status add_table(struct rpc_call *call, struct table **table,
 	json_object_del(object, "table");
 	status = config_parse_table(object, "", NULL, ENGRAM_EINVAL, &config,
 				    err);
+	if (!status && *table)
+		forget_failed(*table);
 	if (!status)
 		status = tables_add(&call->server->tables, &config, object,
 				    table, err);
@@ -143,17 +161,10 @@ RPC_METHOD_DECL(method_load)
 	struct job *job;
 
 	status = stopping(call, err);
-	/* One that failed and nobody configured is told afresh. */
-	if (!status && table && !table->configured && !table->job &&
-	    table->state == ENGRAM_TABLE_FAILED &&
-	    json_object_size(call->params) > 1) {
-		status = table_unload(table, &job, err);
-		table_settle(table);
-		table = NULL;
-	}
 	if (!status)
-		status = table ? check_known(call, table, err)
-			       : add_table(call, &table, err);
+		status = table && !tells_afresh(call, table)
+				 ? check_known(call, table, err)
+				 : add_table(call, &table, err);
 	if (status)
 		return status;
 	status = table_load(table, &job, err);
