@@ -21,6 +21,9 @@
  * run in any number of threads at once, without a lock or a system call;
  * engram_detach must be the last.
  *
+ * Fork: a child can not use its parent's handles; every call gives
+ * ENGRAM_EINVAL there, and neither the connection nor the memory is inherited.
+ *
  * Errors: every function returns an enum engram_status.  engram_last_error
  * gives the message, its causes and the fix for the calling thread's last
  * failed call.
@@ -90,8 +93,12 @@ const char *engram_server_version(const engram_client *client);
 enum engram_status engram_call(engram_client *client, const char *method,
 			       const char *params, char **result);
 
-/* The next notification after events.subscribe: {"method", "params"} as JSON
- * text.  ENGRAM_ETIMEDOUT when none came in timeout_ms (-1 = wait). */
+/*
+ * The next notification after events.subscribe: {"method", "params"} as JSON
+ * text, freed with engram_free.  ENGRAM_ETIMEDOUT when none came in timeout_ms
+ * (-1 = wait).  At most 1024 (or 4 MiB) are kept; when older ones had to go,
+ * the next is {"method": "event.lost", "params": {"count": N}}.
+ */
 enum engram_status engram_next_event(engram_client *client, int timeout_ms,
 				     char **event);
 void engram_free(void *text);
@@ -106,10 +113,18 @@ struct engram_attach_params {
 	uint32_t tp_size; /* 0 and 1: one rank, all heads */
 };
 
+/*
+ * All or nothing: when the answer and the segments disagree, nothing stays
+ * mapped and no lease is held (ENGRAM_EPROTOCOL, ENGRAM_EDAMAGED).  When this
+ * process is out of descriptors (ENGRAM_ESYS with EMFILE) the connection is
+ * closed with it.  ENGRAM_ENOTREADY, ENGRAM_ENOTFOUND, ENGRAM_ESHARD as the
+ * sidecar says.
+ */
 enum engram_status engram_attach(engram_client *client,
 				 const struct engram_attach_params *params,
 				 engram_table **out);
-/* Unmap and let go of the lease.  Succeeds when the sidecar is gone. */
+/* Unmap and let go of the lease, without waiting for an answer.  Succeeds
+ * when the sidecar is gone.  NULL is allowed. */
 enum engram_status engram_detach(engram_table *table);
 
 struct engram_table_info {
