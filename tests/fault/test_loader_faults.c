@@ -201,6 +201,7 @@ static enum engram_status attempt(enum loader_engine engine, uint64_t rows,
 	int fallocates = atomic_exchange(&fail_fallocate, 0);
 	int allocs = atomic_exchange(&fail_alloc, 0);
 	enum engram_status status;
+	int tries;
 
 	current = &c;
 	memset(&progress, 0, sizeof(progress));
@@ -222,7 +223,11 @@ static enum engram_status attempt(enum loader_engine engine, uint64_t rows,
 	if (status == ENGRAM_EIO || status == ENGRAM_ESOURCECHANGED)
 		CHECK_STR(err.path, c.paths[0]);
 	loader_case_free(&c);
-	CHECK(count_fds() == fds && count_threads() == threads);
+	CHECK(count_fds() == fds);
+	/* A joined thread may be seen for a moment more; a leaked one stays. */
+	for (tries = 0; count_threads() > threads && tries < 100000; tries++)
+		sched_yield();
+	CHECK(count_threads() <= threads);
 	CHECK(!count_names("/dev/shm", instance));
 	return status;
 }
@@ -317,6 +322,20 @@ static void test_calls(enum loader_engine engine)
 	}
 }
 
+static void *nothing(void *ctx)
+{
+	return ctx;
+}
+
+/* With the first thread of a process TSan starts one of its own. */
+static void first_thread(void)
+{
+	pthread_t id;
+
+	CHECK(!pthread_create(&id, NULL, nothing, NULL));
+	CHECK(!pthread_join(id, NULL));
+}
+
 /* Docker's profile: io_uring_setup is EPERM. */
 static void test_seccomp(void)
 {
@@ -333,6 +352,7 @@ static void test_seccomp(void)
 
 	CHECK(pid >= 0);
 	if (!pid) {
+		first_thread();
 		CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
 		CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
 		CHECK_OK(attempt(LOADER_AUTO, 2000, 64));
@@ -347,6 +367,7 @@ int main(void)
 {
 	fixture_instance(instance, "loader-faults");
 	test_seccomp();
+	first_thread();
 	test_refused();
 	test_reads(LOADER_PREADV);
 	test_calls(LOADER_PREADV);
