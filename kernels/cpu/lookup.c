@@ -26,38 +26,128 @@ static enum engram_status invalid(struct engram_error *err, const char *field,
 	return ENGRAM_EINVAL;
 }
 
-enum engram_status engram_rows_check(const struct engram_rows *rows,
-				     struct engram_error *err)
+/* What is wrong with the description of stored rows, of which `needed` are
+ * read at most. */
+static enum engram_status check_rows(const struct engram_rows *rows,
+				     int64_t needed, struct engram_error *err)
 {
+	int blocks = rows->scale_scheme == ENGRAM_SCALE_UE8M0_BLOCK;
+
 	if (rows->dtype != ENGRAM_F8_E4M3 && rows->dtype != ENGRAM_BF16)
 		return invalid(err, "dtype", "unknown", "use 1 or 2");
 	if (rows->scale_scheme > ENGRAM_SCALE_UE8M0_BLOCK)
 		return invalid(err, "scale_scheme", "unknown", "use 0, 1 or 2");
-	if (rows->scale_scheme == ENGRAM_SCALE_UE8M0_BLOCK &&
-	    (!rows->block_size ||
-	     (!rows->scales && rows->row_end > rows->row_begin)))
+	if (blocks && (!rows->block_size || (!rows->scales && needed > 0)))
 		return invalid(err, "block_size, scales",
 			       "blocks without a size or without scales",
 			       "pass both, or another scale_scheme");
 	if (!rows->dim)
 		return invalid(err, "dim", "zero", "give 1 or more");
-	if (!rows->codes && rows->row_end > rows->row_begin)
+	if (!rows->codes && needed > 0)
 		return invalid(err, "codes", "NULL",
 			       "pass the rows, or an empty range of them");
 	return ENGRAM_OK;
 }
 
-/* The row at `index` from the first, as bf16. */
-static void decode_at(const struct engram_rows *rows,
-		      const struct engram_row_fns *fns, int64_t index,
-		      uint16_t *out)
+static enum engram_status check_lookup(const struct engram_rows *rows,
+				       const struct engram_lookup_args *args,
+				       const uint16_t *out,
+				       struct engram_error *err)
 {
-	const uint8_t *codes = rows->codes, *scales = rows->scales;
+	enum engram_status status =
+		check_rows(rows, rows->row_end - rows->row_begin, err);
 
-	codes += index * rows->code_stride_bytes;
-	if (scales)
-		scales += index * rows->scale_stride_bytes;
-	fns->decode(rows, codes, scales, out);
+	if (status)
+		return status;
+	if (args->num_tokens < 0)
+		return invalid(err, "num_tokens", "negative", "give 0 or more");
+	if (args->local_heads > UINT32_MAX - args->head_begin)
+		return invalid(err, "head_begin, local_heads",
+			       "heads past 2^32", "give the heads of one rank");
+	if (!args->num_tokens || !args->local_heads)
+		return ENGRAM_OK;
+	if (!args->ids && args->head_begin < args->total_heads)
+		return invalid(err, "ids", "NULL",
+			       "pass an id for each token and head");
+	if (!out)
+		return invalid(err, "out", "NULL",
+			       "pass room for [num_tokens, local_heads, dim]");
+	return ENGRAM_OK;
+}
+
+static enum engram_status check_decode(const struct engram_rows *rows,
+				       int64_t num_rows, const uint16_t *out,
+				       struct engram_error *err)
+{
+	enum engram_status status = check_rows(rows, num_rows, err);
+
+	if (status)
+		return status;
+	if (num_rows < 0)
+		return invalid(err, "num_rows", "negative", "give 0 or more");
+	if (!out && num_rows)
+		return invalid(err, "out", "NULL",
+			       "pass room for [num_rows, dim]");
+	return ENGRAM_OK;
+}
+
+/* Stored rows under way at once, to hide the misses of the cache and of the
+ * TLB behind each other. */
+#define AHEAD 8
+
+/* A stored row; no codes: it counts as zeros. */
+struct place {
+	const uint8_t *codes, *scales;
+};
+
+static struct place place_of(const struct engram_rows *rows, int64_t index)
+{
+	struct place place = {rows->codes, rows->scales};
+
+	place.codes += index * rows->code_stride_bytes;
+	if (place.scales)
+		place.scales += index * rows->scale_stride_bytes;
+	return place;
+}
+
+static void prefetch(const struct engram_rows *rows, const struct place *place)
+{
+	size_t bytes = rows->dim * (rows->dtype == ENGRAM_BF16 ? 2ul : 1ul);
+
+	for (size_t at = 0; at < bytes; at += 64)
+		__builtin_prefetch(place->codes + at);
+	__builtin_prefetch(place->codes + bytes - 1);
+	if (place->scales)
+		__builtin_prefetch(place->scales);
+}
+
+/* Where a lookup is in its ids. */
+struct cursor {
+	int64_t token;
+	uint32_t local; /* head */
+	uint64_t misses;
+};
+
+static struct place next_place(const struct engram_rows *rows,
+			       const struct engram_lookup_args *args,
+			       struct cursor *cursor)
+{
+	uint32_t head = args->head_begin + cursor->local;
+	int real = engram_row_is_real(args, head);
+	int64_t id = real ? engram_row_id(args, cursor->token, head) : -1;
+	struct place place = {NULL, NULL};
+
+	if (real && engram_row_is_here(rows, id)) {
+		place = place_of(rows, id - rows->row_begin);
+		prefetch(rows, &place);
+	} else {
+		cursor->misses += ENGRAM_MUTATE(54, real, 1);
+	}
+	if (++cursor->local == args->local_heads) {
+		cursor->local = 0;
+		cursor->token++;
+	}
+	return place;
 }
 
 enum engram_status engram_cpu_lookup(const struct engram_rows *rows,
@@ -65,29 +155,28 @@ enum engram_status engram_cpu_lookup(const struct engram_rows *rows,
 				     uint16_t *out, struct engram_error *err)
 {
 	const struct engram_row_fns *fns = engram_row_fns();
-	enum engram_status status = engram_rows_check(rows, err);
-	uint64_t misses = 0;
+	enum engram_status status = check_lookup(rows, args, out, err);
+	struct cursor cursor = {0};
+	struct place places[AHEAD];
+	int64_t count;
 
 	if (status)
 		return status;
-	for (int64_t token = 0; token < args->num_tokens; token++)
-		for (uint32_t i = 0; i < args->local_heads; i++) {
-			uint32_t head = args->head_begin + i;
-			int64_t id = -1;
-			int real = engram_row_is_real(args, head);
+	count = args->num_tokens * args->local_heads;
+	for (int64_t i = 0; i < count && i < AHEAD; i++)
+		places[i] = next_place(rows, args, &cursor);
+	for (int64_t i = 0; i < count; i++, out += rows->dim) {
+		struct place *place = &places[i % AHEAD];
 
-			if (real)
-				id = engram_row_id(args, token, head);
-			if (real && engram_row_is_here(rows, id)) {
-				decode_at(rows, fns, id - rows->row_begin, out);
-			} else {
-				memset(out, 0, rows->dim * sizeof(*out));
-				misses += ENGRAM_MUTATE(54, real, 1);
-			}
-			out += rows->dim;
-		}
+		if (place->codes)
+			fns->decode(rows, place->codes, place->scales, out);
+		else
+			memset(out, 0, rows->dim * sizeof(*out));
+		if (i + AHEAD < count)
+			*place = next_place(rows, args, &cursor);
+	}
 	if (args->misses)
-		*args->misses += misses;
+		*args->misses += cursor.misses;
 	return ENGRAM_OK;
 }
 
@@ -96,11 +185,15 @@ enum engram_status engram_cpu_decode(const struct engram_rows *rows,
 				     struct engram_error *err)
 {
 	const struct engram_row_fns *fns = engram_row_fns();
-	enum engram_status status = engram_rows_check(rows, err);
+	enum engram_status status = check_decode(rows, num_rows, out, err);
 
 	if (status)
 		return status;
-	for (int64_t i = 0; i < num_rows; i++)
-		decode_at(rows, fns, i, out + i * rows->dim);
+	for (int64_t i = 0; i < num_rows; i++) {
+		struct place place = place_of(rows, i);
+
+		fns->decode(rows, place.codes, place.scales,
+			    out + i * rows->dim);
+	}
 	return ENGRAM_OK;
 }

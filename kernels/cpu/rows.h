@@ -22,8 +22,4 @@ extern const struct engram_row_fns engram_row_fns_avx512;
 /* Those of the instruction set in use. */
 const struct engram_row_fns *engram_row_fns(void);
 
-/* Whether the description of stored rows makes sense. */
-enum engram_status engram_rows_check(const struct engram_rows *rows,
-				     struct engram_error *err);
-
 #endif
