@@ -128,16 +128,16 @@ static enum engram_status open_client(const struct engram_open_params *params,
 	const char *path = params->socket;
 	struct engram_client *client;
 	enum engram_status status;
+	json_error_t fault;
 	char dflt[108];
 	json_t *naming;
 
 	status = check_params(params, err);
 	if (status)
 		return status;
-	naming = json_pack("{s:s}", "name", name);
+	naming = json_pack_ex(&fault, 0, "{s:s}", "name", name);
 	if (!naming && params->name)
-		return engram_error_set(err, ENGRAM_EINVAL,
-					"name: not UTF-8, or no memory");
+		return rpc_pack_fault("name", &fault, err);
 	if (!path) {
 		engram_wire_default_socket(dflt, "default");
 		path = dflt;
@@ -208,23 +208,6 @@ const char *engram_server_version(const engram_client *client)
 	return client->version;
 }
 
-/* Not json_dumps: the text is freed by free, whatever allocator jansson has
- * been given by others in the process. */
-static enum engram_status dump(const json_t *value, char **out,
-			       struct engram_error *err)
-{
-	const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY;
-	size_t len = json_dumpb(value, NULL, 0, flags);
-
-	*out = malloc(len + 1);
-	if (!*out)
-		return engram_error_set(err, ENGRAM_ENOMEM,
-					"no memory for a result");
-	json_dumpb(value, *out, len, flags);
-	(*out)[len] = '\0';
-	return ENGRAM_OK;
-}
-
 static enum engram_status parse_params(const char *text, json_t **out,
 				       struct engram_error *err)
 {
@@ -261,12 +244,9 @@ enum engram_status engram_call(engram_client *client, const char *method,
 	if (!rpc_call(client, method, value, &answer, &fds, err)) {
 		conn_close_fds(&fds);
 		pthread_mutex_unlock(&client->lock);
-		if (!dump(answer, result, err)) {
-			json_decref(answer);
-			return ENGRAM_OK;
-		}
+		*result = rpc_dump(answer, NULL, err);
 		json_decref(answer);
-		return err->status;
+		return *result ? ENGRAM_OK : err->status;
 	}
 	pthread_mutex_unlock(&client->lock);
 	return err->status;

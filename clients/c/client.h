@@ -70,6 +70,13 @@ enum engram_status rpc_call(struct engram_client *client, const char *method,
 enum engram_status rpc_notify(struct engram_client *client, const char *method,
 			      json_t *params, struct engram_error *err);
 
+/* A value as text, malloc'd; NULL without memory.  `len` may be NULL. */
+char *rpc_dump(const json_t *value, size_t *len, struct engram_error *err);
+
+/* Why json_pack_ex could not pack a string from the caller. */
+enum engram_status rpc_pack_fault(const char *what, const json_error_t *fault,
+				  struct engram_error *err);
+
 /* Read notifications that have come, without waiting. */
 enum engram_status rpc_pump(struct engram_client *client,
 			    struct engram_error *err);

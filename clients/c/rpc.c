@@ -179,6 +179,37 @@ enum engram_status rpc_greeting(struct engram_client *client, int64_t deadline,
 	return status;
 }
 
+/*
+ * Not json_dumps: when it runs out of memory between two parts of a text it
+ * may leave one out and go on (jansson 2.14), and its text is not for free()
+ * if others in the process have given jansson another allocator.
+ */
+char *rpc_dump(const json_t *value, size_t *len, struct engram_error *err)
+{
+	const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY;
+	size_t bytes = json_dumpb(value, NULL, 0, flags);
+	char *text = bytes ? malloc(bytes + 1) : NULL;
+
+	if (!text || json_dumpb(value, text, bytes, flags) != bytes) {
+		free(text);
+		engram_error_set(err, ENGRAM_ENOMEM, "no memory for a message");
+		return NULL;
+	}
+	text[bytes] = '\0';
+	if (len)
+		*len = bytes;
+	return text;
+}
+
+enum engram_status rpc_pack_fault(const char *what, const json_error_t *fault,
+				  struct engram_error *err)
+{
+	if (json_error_code(fault) == json_error_invalid_utf8)
+		return engram_error_set(err, ENGRAM_EINVAL, "%s: not UTF-8",
+					what);
+	return engram_error_set(err, ENGRAM_ENOMEM, "no memory for a message");
+}
+
 static enum engram_status send_request(struct engram_client *client,
 				       const char *method, int64_t id,
 				       json_t *params, int64_t deadline,
@@ -186,27 +217,25 @@ static enum engram_status send_request(struct engram_client *client,
 {
 	enum engram_status status;
 	json_t *msg;
+	json_error_t fault;
 	char *text;
 	size_t len;
 
 	/* "o*": a NULL leaves the member out; the reference is stolen, also on
 	 * a failure. */
 	if (id)
-		msg = json_pack("{s:s, s:I, s:s, s:o*}", "jsonrpc", "2.0", "id",
-				(json_int_t)id, "method", method, "params",
-				params);
+		msg = json_pack_ex(&fault, 0, "{s:s, s:I, s:s, s:o*}",
+				   "jsonrpc", "2.0", "id", (json_int_t)id,
+				   "method", method, "params", params);
 	else
-		msg = json_pack("{s:s, s:s, s:o*}", "jsonrpc", "2.0", "method",
-				method, "params", params);
+		msg = json_pack_ex(&fault, 0, "{s:s, s:s, s:o*}", "jsonrpc",
+				   "2.0", "method", method, "params", params);
 	if (!msg)
-		return engram_error_set(err, ENGRAM_EINVAL,
-					"method name: not UTF-8, or no memory");
-	text = json_dumps(msg, JSON_COMPACT);
+		return rpc_pack_fault("method", &fault, err);
+	text = rpc_dump(msg, &len, err);
 	json_decref(msg);
 	if (!text)
-		return engram_error_set(err, ENGRAM_ENOMEM,
-					"no memory for a request");
-	len = strlen(text);
+		return ENGRAM_ENOMEM;
 	if (len + 1 > ENGRAM_LINE_MAX) {
 		status = engram_error_set(err, ENGRAM_EINVAL,
 					  "a request of %zu bytes is over the "

@@ -369,6 +369,7 @@ static void bad_params_of_a_call(void **state)
 	assert_string_equal(engram_last_error()->message, "no room");
 	assert_int_equal(engram_call(client, "\xff", NULL, &text),
 			 ENGRAM_EINVAL);
+	assert_string_equal(engram_last_error()->message, "method: not UTF-8");
 	engram_close(client);
 	fake_stop(&fake);
 }
