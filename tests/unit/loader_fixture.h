@@ -24,36 +24,6 @@ struct loader_case {
 	struct engram_segment_writer *writer;
 };
 
-/* A stand-in where the checkpoint reader is not linked. */
-__attribute__((weak)) enum engram_status checkpoint_unchanged(
-	const struct checkpoint *c, const struct checkpoint_layer *layer,
-	struct engram_error *err);
-enum engram_status checkpoint_unchanged(const struct checkpoint *c,
-					const struct checkpoint_layer *layer,
-					struct engram_error *err)
-{
-	uint32_t i;
-
-	for (i = 0; i < layer->num_files; i++) {
-		const struct checkpoint_file *f = &c->files[layer->files[i]];
-		struct stat st;
-
-		if (stat(f->path, &st) ||
-		    (uint64_t)st.st_size != f->identity.size ||
-		    st.st_ino != f->identity.inode ||
-		    st.st_mtim.tv_sec * INT64_C(1000000000) +
-				    st.st_mtim.tv_nsec !=
-			    f->identity.mtime_ns) {
-			engram_error_set(err, ENGRAM_ESOURCECHANGED,
-					 "%s: changed", f->path);
-			engram_error_fix(err, "load again");
-			engram_error_path(err, "%s", f->path);
-			return ENGRAM_ESOURCECHANGED;
-		}
-	}
-	return ENGRAM_OK;
-}
-
 static inline uint8_t *loader_random(uint64_t bytes, uint64_t seed)
 {
 	uint8_t *p = malloc(bytes + 8);

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checkpoint.h"
+#include "checkpoint_files.h"
+#include "checkpoint_tensors.h"
+#include "identity.h"
+#include "model_config.h"
+#include "token_map.h"
+
+#define CONFIG_NAME    "config.json"
+#define TOKEN_MAP_NAME "engram_token_map.json"
+#define SCALE_BLOCK    32
+
+static enum engram_status no_memory(struct engram_error *err)
+{
+	return engram_error_set(err, ENGRAM_ENOMEM,
+				"no memory to read a checkpoint");
+}
+
+static enum engram_status check_dir(const char *dir, struct engram_error *err)
+{
+	enum engram_status status = ENGRAM_OK;
+	struct stat st;
+
+	if (stat(dir, &st)) {
+		status = engram_error_sys(err, errno, "checkpoint %s", dir);
+		engram_error_fix(err, "name the directory that holds "
+				      "config.json and the safetensors files");
+	} else if (!S_ISDIR(st.st_mode)) {
+		status =
+			engram_error_set(err, ENGRAM_ECHECKPOINT,
+					 "checkpoint %s: not a directory", dir);
+		engram_error_fix(err, "name the directory that holds it");
+	}
+	if (status)
+		engram_error_path(err, "%s", dir);
+	return status;
+}
+
+/* The rows that the primes give must be those that the model states. */
+static enum engram_status check_rows(const struct checkpoint *c,
+				     const struct model_config *m,
+				     struct engram_error *err)
+{
+	for (uint32_t l = 0; l < m->num_layers; l++) {
+		const int64_t derived = c->geometry->rows[l];
+
+		if (derived == m->num_embeddings[l])
+			continue;
+		engram_error_set(err, ENGRAM_EGEOMETRY,
+				 "%s/" CONFIG_NAME ": layer %" PRId32
+				 ": engram_num_embeddings is %" PRId64
+				 ", but the primes from engram_vocab_size "
+				 "%" PRIu32 " add up to %" PRId64,
+				 c->dir, m->layer_ids[l], m->num_embeddings[l],
+				 m->engram_vocab_size, derived);
+		engram_error_path(err, "%s/" CONFIG_NAME, c->dir);
+		engram_error_figures(err, (uint64_t)derived,
+				     (uint64_t)m->num_embeddings[l]);
+		engram_error_fix(err, "download config.json again; it does "
+				      "not describe a table this hash can "
+				      "address");
+		return ENGRAM_EGEOMETRY;
+	}
+	return ENGRAM_OK;
+}
+
+static enum engram_status derive(struct checkpoint *c,
+				 const struct model_config *m,
+				 struct engram_error *err)
+{
+	const struct engram_geometry_config config = {
+		.num_layers = m->num_layers,
+		.layer_ids = m->layer_ids,
+		.max_ngram = m->max_ngram,
+		.num_heads = m->num_heads,
+		.vocab_size = m->engram_vocab_size,
+		.compressed_vocab_size = m->compressed_vocab_size,
+	};
+	enum engram_status status;
+
+	status = engram_geometry_derive(&config, &c->geometry, err);
+	if (status) {
+		engram_error_context(err, "%s/" CONFIG_NAME, c->dir);
+		engram_error_path(err, "%s/" CONFIG_NAME, c->dir);
+		return status;
+	}
+	return check_rows(c, m, err);
+}
+
+static enum engram_status read_config(struct checkpoint *c,
+				      struct model_config *m, uint32_t *file,
+				      struct engram_error *err)
+{
+	enum engram_status status;
+	uint64_t hash;
+
+	status = checkpoint_add_file(c, CONFIG_NAME, file, err);
+	if (status) {
+		engram_error_fix(err, "name the directory that holds "
+				      "config.json and the safetensors files");
+		return status;
+	}
+	status = model_config_read(c->files[*file].path, m, &hash, err);
+	if (status)
+		return status;
+	c->files[*file].identity.header_hash = hash;
+	c->dim = m->dim;
+	c->block_size = SCALE_BLOCK;
+	c->dtype = ENGRAM_F8_E4M3;
+	c->scale_scheme = ENGRAM_SCALE_UE8M0_BLOCK;
+	c->compressed_vocab_size = m->compressed_vocab_size;
+	c->prime_seed = m->engram_vocab_size;
+	c->raw_pad_id = m->raw_pad_id;
+	c->pad_id = -1;
+	c->hidden_size = m->hidden_size;
+	c->hc_mult = m->hc_mult;
+	c->rms_norm_eps = m->rms_norm_eps;
+	c->vocab_size = m->vocab_size;
+	return derive(c, m, err);
+}
+
+/* The given file must be there, the default one may be. */
+static enum engram_status read_token_map(struct checkpoint *c,
+					 const char *given, bool *there,
+					 uint32_t *file,
+					 struct engram_error *err)
+{
+	const char *name = given ? given : TOKEN_MAP_NAME;
+	enum engram_status status;
+	uint64_t hash;
+
+	*there = false;
+	status = checkpoint_add_file(c, name, file, err);
+	if (status == ENGRAM_ENOTFOUND && !given)
+		return ENGRAM_OK;
+	if (status)
+		return status;
+	status = token_map_read(c->files[*file].path, c->compressed_vocab_size,
+				c->vocab_size, &c->token_map, &c->token_map_len,
+				&hash, err);
+	if (status)
+		return status;
+	*there = true;
+	c->files[*file].identity.header_hash = hash;
+	if (c->raw_pad_id >= c->token_map_len)
+		return engram_error_set(err, ENGRAM_EGEOMETRY,
+					"%s: pad token %" PRIu32
+					" is not among its %" PRIu64 " entries",
+					c->files[*file].path, c->raw_pad_id,
+					c->token_map_len);
+	c->pad_id = c->token_map[c->raw_pad_id];
+	return ENGRAM_OK;
+}
+
+/* The model's index of a layer, or an error that lists what it has. */
+static enum engram_status layer_index(const struct checkpoint *c,
+				      const struct model_config *m,
+				      int32_t layer, uint32_t *index,
+				      struct engram_error *err)
+{
+	char list[256] = "";
+
+	for (uint32_t l = 0; l < m->num_layers; l++) {
+		const size_t used = strlen(list);
+
+		if (m->layer_ids[l] == layer) {
+			*index = l;
+			return ENGRAM_OK;
+		}
+		snprintf(list + used, sizeof(list) - used, "%s%" PRId32,
+			 l ? ", " : "", m->layer_ids[l]);
+	}
+	engram_error_set(err, ENGRAM_ENOTFOUND,
+			 "%s: the model has no Engram layer %" PRId32, c->dir,
+			 layer);
+	engram_error_path(err, "layers");
+	engram_error_fix(err, "it has layers %s", list);
+	return ENGRAM_ENOTFOUND;
+}
+
+static enum engram_status choose_layers(struct checkpoint *c,
+					const struct model_config *m,
+					const struct checkpoint_options *o,
+					struct engram_error *err)
+{
+	const uint32_t n = o->layers ? o->num_layers : m->num_layers;
+
+	c->layers = calloc(n ? n : 1, sizeof(*c->layers));
+	if (!c->layers)
+		return no_memory(err);
+	for (uint32_t i = 0; i < n; i++) {
+		struct checkpoint_layer *layer = &c->layers[i];
+		enum engram_status status;
+
+		layer->layer_id = o->layers ? o->layers[i] : m->layer_ids[i];
+		status = layer_index(c, m, layer->layer_id,
+				     &layer->geometry_index, err);
+		if (status)
+			return status;
+		layer->rows =
+			(uint64_t)c->geometry->rows[layer->geometry_index];
+	}
+	c->num_layers = n;
+	return ENGRAM_OK;
+}
+
+static void note_file(struct checkpoint_layer *layer, uint32_t file)
+{
+	for (uint32_t i = 0; i < layer->num_files; i++)
+		if (layer->files[i] == file)
+			return;
+	layer->files[layer->num_files++] = file;
+}
+
+/* Which files the layer's bytes and geometry come from. */
+static enum engram_status note_files(struct checkpoint_layer *layer,
+				     const uint32_t *common, uint32_t n,
+				     struct engram_error *err)
+{
+	layer->files = calloc(n + 2, sizeof(*layer->files));
+	if (!layer->files)
+		return no_memory(err);
+	for (uint32_t i = 0; i < n; i++)
+		note_file(layer, common[i]);
+	note_file(layer, layer->weight.file);
+	note_file(layer, layer->scale.file);
+	return ENGRAM_OK;
+}
+
+static enum engram_status read_all(struct checkpoint *c,
+				   const struct checkpoint_options *o,
+				   struct engram_error *err)
+{
+	struct checkpoint_shards shards;
+	struct model_config m;
+	uint32_t common[3], n = 0;
+	enum engram_status status;
+	bool has_map;
+
+	status = read_config(c, &m, &common[n++], err);
+	if (!status)
+		status = choose_layers(c, &m, o, err);
+	if (!status)
+		status = read_token_map(c, o->token_map_file, &has_map,
+					&common[n], err);
+	if (status)
+		return status;
+	n += has_map;
+	status = checkpoint_shards_open(c, &shards, err);
+	if (status)
+		return status;
+	if (shards.weight_map)
+		common[n++] = shards.index_file;
+	for (uint32_t i = 0; !status && i < c->num_layers; i++) {
+		status = checkpoint_find_tensors(c, &shards, o, &c->layers[i],
+						 err);
+		if (!status)
+			status = note_files(&c->layers[i], common, n, err);
+	}
+	checkpoint_shards_free(&shards);
+	return status;
+}
+
+enum engram_status checkpoint_open(const struct checkpoint_options *options,
+				   struct checkpoint **out,
+				   struct engram_error *err)
+{
+	enum engram_status status;
+	struct checkpoint *c;
+
+	*out = NULL;
+	status = check_dir(options->dir, err);
+	if (status)
+		return status;
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return no_memory(err);
+	c->dir = strdup(options->dir);
+	status = c->dir ? read_all(c, options, err) : no_memory(err);
+	if (status) {
+		checkpoint_free(c);
+		return status;
+	}
+	*out = c;
+	return ENGRAM_OK;
+}
+
+void checkpoint_free(struct checkpoint *c)
+{
+	if (!c)
+		return;
+	for (uint32_t i = 0; i < c->num_files; i++) {
+		free(c->files[i].name);
+		free(c->files[i].path);
+	}
+	for (uint32_t i = 0; i < c->num_layers; i++)
+		free(c->layers[i].files);
+	free(c->files);
+	free(c->layers);
+	engram_geometry_free(c->geometry);
+	free(c->token_map);
+	free(c->dir);
+	free(c);
+}
+
+enum engram_status checkpoint_unchanged(const struct checkpoint *c,
+					const struct checkpoint_layer *layer,
+					struct engram_error *err)
+{
+	for (uint32_t i = 0; i < layer->num_files; i++) {
+		const struct checkpoint_file *f = &c->files[layer->files[i]];
+		enum engram_status status =
+			identity_check(f->path, &f->identity, err);
+
+		if (status)
+			return status;
+	}
+	return ENGRAM_OK;
+}
+
+enum engram_status checkpoint_spec(const struct checkpoint *c,
+				   const struct checkpoint_layer *layer,
+				   enum engram_record_layout record_layout,
+				   struct engram_segment_spec *spec,
+				   struct engram_segment_source **sources,
+				   struct engram_error *err)
+{
+	const struct engram_geometry *g = c->geometry;
+	const uint32_t l = layer->geometry_index;
+
+	*sources = calloc(layer->num_files, sizeof(**sources));
+	if (!*sources)
+		return no_memory(err);
+	for (uint32_t i = 0; i < layer->num_files; i++)
+		(*sources)[i] = c->files[layer->files[i]].identity;
+	*spec = (struct engram_segment_spec){
+		.head =
+			{
+				.layer_id = layer->layer_id,
+				.layer_index = l,
+				.record_layout = record_layout,
+				.dtype = c->dtype,
+				.scale_scheme = c->scale_scheme,
+				.dim = c->dim,
+				.block_size = c->block_size,
+				.tensor_scale = 1.0f,
+				.rows = layer->rows,
+				.min_ngram = 2,
+				.max_ngram = g->max_ngram,
+				.num_heads = g->num_heads,
+				.num_cols = g->num_cols,
+				.pad_id = c->pad_id,
+				.raw_pad_id = c->raw_pad_id,
+				.compressed_vocab_size =
+					c->compressed_vocab_size,
+				.prime_seed = c->prime_seed,
+			},
+		.primes = g->primes + (size_t)l * g->num_cols,
+		.offsets = g->offsets + (size_t)l * g->num_cols,
+		.multipliers = g->multipliers + (size_t)l * g->max_ngram,
+		.token_map = c->token_map,
+		.token_map_len = c->token_map_len,
+		.sources = *sources,
+		.num_sources = layer->num_files,
+	};
+	return ENGRAM_OK;
+}
