@@ -9,6 +9,7 @@
 
 #include "engram_wire.h"
 #include "json.h"
+#include "json_memory.h"
 
 static enum engram_status too_deep(const char *name, enum engram_status status,
 				   struct engram_error *err)
@@ -22,7 +23,7 @@ static enum engram_status not_json(const char *name, enum engram_status status,
 				   const json_error_t *error,
 				   struct engram_error *err)
 {
-	if (json_error_code(error) == json_error_out_of_memory)
+	if (json_memory_failed())
 		return engram_error_set(err, ENGRAM_ENOMEM,
 					"no memory to parse JSON");
 	if (name)
@@ -42,6 +43,7 @@ enum engram_status json_source_parse(struct json_source *src, const char *name,
 	json_error_t error;
 
 	memset(src, 0, sizeof(*src));
+	json_memory_begin();
 	/* Before parsing, so that no text can make the parser recurse. */
 	if (engram_wire_json_depth(text, len) > ENGRAM_DEPTH_MAX)
 		status = too_deep(name, status, err);

@@ -159,13 +159,14 @@ RPC_METHOD_DECL(method_config_get)
 RPC_METHOD_DECL(method_config_validate)
 {
 	json_t *given = json_object_get(call->params, "config");
-	char *text = json_dumps(given, JSON_INDENT(2));
 	struct config *config;
 	enum engram_status status;
+	size_t len;
+	char *text = rpc_text(given, &len);
 
 	if (!text)
 		return rpc_no_memory(err);
-	status = config_parse("config", text, strlen(text), &config, err);
+	status = config_parse(NULL, text, len, &config, err);
 	free(text);
 	if (status)
 		return status;

@@ -259,7 +259,10 @@ void rpc_line(struct client *client, const char *text, size_t len)
 	engram_control_add64(&client->server->page->requests, 1);
 	if (json_source_parse(&source, NULL, text, len, ENGRAM_EPROTOCOL,
 			      &err)) {
-		rpc_reply_error(client, NULL, RPC_PARSE, &err, NULL);
+		rpc_reply_error(client, NULL,
+				err.status == ENGRAM_ENOMEM ? RPC_INTERNAL
+							    : RPC_PARSE,
+				&err, NULL);
 		conn_finish(client->conn);
 		return;
 	}

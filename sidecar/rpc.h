@@ -74,6 +74,9 @@ void rpc_too_long(struct client *client);
 /* Refuse a connection before it is a client; `fd` stays the caller's. */
 void rpc_refuse(int fd, const struct engram_error *err);
 
+/* JSON on one line and a newline, malloc'd; *len counts the newline.  NULL
+ * without memory. */
+char *rpc_text(const json_t *value, size_t *len);
 /* A message to the client; takes over `message` (NULL, for want of memory,
  * closes the connection) and the hold of `fds` (may be NULL). */
 void rpc_send(struct client *client, json_t *message,

@@ -8,23 +8,31 @@
 #include "rpc.h"
 #include "views.h"
 
-/* One line, malloc'd; takes over `message`. */
-static char *line_of(json_t *message, size_t *len)
+char *rpc_text(const json_t *value, size_t *len)
 {
-	char *text, *line = NULL;
+	/* Not json_dumps: it ignores some failures to grow its buffer, and
+	 * then returns text with bytes missing. */
+	size_t size = json_dumpb(value, NULL, 0, JSON_COMPACT);
+	char *text = size ? malloc(size + 2) : NULL;
 
-	text = message ? json_dumps(message, JSON_COMPACT) : NULL;
-	json_decref(message);
 	if (!text)
 		return NULL;
-	*len = strlen(text) + 1;
-	line = realloc(text, *len + 1);
-	if (!line) {
+	if (json_dumpb(value, text, size, JSON_COMPACT) != size) {
 		free(text);
 		return NULL;
 	}
-	line[*len - 1] = '\n';
-	line[*len] = '\0';
+	text[size] = '\n';
+	text[size + 1] = '\0';
+	*len = size + 1;
+	return text;
+}
+
+/* The line of a message; takes over `message`, which may be NULL. */
+static char *line_of(json_t *message, size_t *len)
+{
+	char *line = message ? rpc_text(message, len) : NULL;
+
+	json_decref(message);
 	return line;
 }
 
