@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The owner's side of the control page.  The lock is on the page's own
+ * inode: a page that is taken over stays the same memory, so clients of the
+ * dead sidecar see the new epoch in what they have mapped.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backing.h"
+#include "engram_control.h"
+
+#define AT(type, field, offset) \
+	static_assert(offsetof(struct type, field) == offset, #field)
+AT(engram_control_page, magic, 0);
+AT(engram_control_page, abi_version, 8);
+AT(engram_control_page, page_bytes, 12);
+AT(engram_control_page, instance, 16);
+AT(engram_control_page, boot_epoch, 80);
+AT(engram_control_page, pid, 88);
+AT(engram_control_page, num_tables, 92);
+AT(engram_control_page, start_ns, 96);
+AT(engram_control_page, heartbeat_ns, 104);
+AT(engram_control_page, connections, 112);
+AT(engram_control_page, requests, 120);
+AT(engram_control_page, reserved, 128);
+AT(engram_control_page, tables, 248);
+AT(engram_control_table, name, 0);
+AT(engram_control_table, generation, 64);
+AT(engram_control_table, state, 72);
+AT(engram_control_table, leases, 76);
+AT(engram_control_table, bytes_total, 80);
+AT(engram_control_table, bytes_done, 88);
+AT(engram_control_table, content_id, 96);
+AT(engram_control_table, loads, 112);
+AT(engram_control_table, load_failures, 120);
+AT(engram_control_table, reserved, 128);
+static_assert(sizeof(struct engram_control_table) == 256, "table size");
+static_assert(sizeof(struct engram_control_page) ==
+		      248 + 256 * ENGRAM_CONTROL_TABLES,
+	      "page size");
+#undef AT
+
+struct engram_control_owner {
+	int fd;
+	int named;
+	char path[SEGMENT_PATH_MAX];
+	struct engram_control_page *page;
+	uint64_t map_bytes;
+};
+
+const char *engram_table_state_name(enum engram_table_state state)
+{
+	static const char *const names[] = {"absent", "loading",  "verifying",
+					    "ready",  "draining", "failed"};
+
+	return (unsigned int)state < sizeof(names) / sizeof(names[0])
+		       ? names[state]
+		       : "unknown";
+}
+
+/* One who asks engram_control_owned holds the lock for an instant; such a
+ * one must not pass for an owner. */
+#define LOCK_TRIES   5
+#define LOCK_WAIT_NS 2000000
+
+/* 1: locked, 0: somebody else has it, -1: errno. */
+static int try_lock(int fd, int kind)
+{
+	int r;
+
+	do
+		r = flock(fd, kind | LOCK_NB);
+	while (r && errno == EINTR);
+	if (!r)
+		return 1;
+	return errno == EWOULDBLOCK ? 0 : -1;
+}
+
+static int lock_exclusive(int fd)
+{
+	const struct timespec wait = {.tv_nsec = LOCK_WAIT_NS};
+	int locked = try_lock(fd, LOCK_EX), i;
+
+	for (i = 1; !locked && i < LOCK_TRIES; i++) {
+		nanosleep(&wait, NULL);
+		locked = try_lock(fd, LOCK_EX);
+	}
+	return locked;
+}
+
+/* Does the path still lead to the file behind fd? */
+static int same_inode(int fd, const char *path)
+{
+	struct stat a, b;
+
+	return !fstat(fd, &a) && !lstat(path, &b) && a.st_dev == b.st_dev &&
+	       a.st_ino == b.st_ino;
+}
+
+/* The page that lies there says whose it is, if it says anything. */
+static enum engram_status busy(int fd, const char *instance,
+			       struct engram_error *err)
+{
+	const size_t at = offsetof(struct engram_control_page, pid);
+	int32_t pid = 0;
+
+	if (pread(fd, &pid, sizeof(pid), (off_t)at) == (ssize_t)sizeof(pid) &&
+	    pid > 0)
+		engram_error_set(err, ENGRAM_EBUSY,
+				 "instance \"%s\" belongs to the engramd with "
+				 "pid %d",
+				 instance, pid);
+	else
+		engram_error_set(err, ENGRAM_EBUSY,
+				 "instance \"%s\" belongs to another engramd "
+				 "that is just starting",
+				 instance);
+	engram_error_fix(err, "stop it, or give this one another instance "
+			      "name");
+	return ENGRAM_EBUSY;
+}
+
+static enum engram_status open_page(const char *path, int *fd,
+				    struct engram_error *err)
+{
+	enum engram_status status;
+
+	*fd = backing_open_retry(
+		path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0640);
+	if (*fd >= 0)
+		return ENGRAM_OK;
+	status = engram_error_sys(err, errno, "open %s", path);
+	engram_error_fix(err, "check that its directory is mounted and that "
+			      "engramd may write there");
+	engram_error_path(err, "%s", path);
+	return status;
+}
+
+/* A page of another size or version is not written over: its readers would
+ * see fields move.  Empty: a page that is being made, or was never made. */
+static int reusable(int fd, uint64_t bytes)
+{
+	struct engram_control_page head;
+	struct stat st;
+	ssize_t n;
+
+	if (fstat(fd, &st))
+		return 0;
+	if (!st.st_size)
+		return 1;
+	if ((uint64_t)st.st_size != bytes)
+		return 0;
+	n = pread(fd, &head, sizeof(head), 0);
+	return n == (ssize_t)sizeof(head) &&
+	       (!head.magic || (head.magic == ENGRAM_CONTROL_MAGIC &&
+				(!head.abi_version ||
+				 head.abi_version == ENGRAM_ABI_VERSION) &&
+				head.page_bytes == sizeof(head)));
+}
+
+/*
+ * Open and lock the page at o->path.  Between open and flock the owner may
+ * have unlinked it: then the lock is on a file that nobody else will find,
+ * and the next turn opens the one that is there now.
+ */
+static enum engram_status lock_page(struct engram_control_owner *o,
+				    const char *instance,
+				    struct engram_error *err)
+{
+	for (;;) {
+		enum engram_status status = open_page(o->path, &o->fd, err);
+		int locked;
+
+		if (status)
+			return status;
+		locked = lock_exclusive(o->fd);
+		if (locked < 0)
+			return engram_error_sys(err, errno, "flock %s",
+						o->path);
+		if (!locked)
+			return busy(o->fd, instance, err);
+		if (same_inode(o->fd, o->path)) {
+			if (reusable(o->fd, o->map_bytes))
+				return ENGRAM_OK;
+			if (unlink(o->path) && errno != ENOENT)
+				return engram_error_sys(err, errno, "unlink %s",
+							o->path);
+		}
+		backing_close(o->fd);
+		o->fd = -1;
+	}
+}
+
+static enum engram_status size_and_map(struct engram_control_owner *o,
+				       struct engram_error *err)
+{
+	int r;
+
+	if (o->named && fchmod(o->fd, 0640))
+		return engram_error_sys(err, errno, "fchmod");
+	do
+		r = ftruncate(o->fd, (off_t)o->map_bytes);
+	while (r && errno == EINTR);
+	if (r)
+		return engram_error_sys(err, errno, "ftruncate");
+	do
+		r = fallocate(o->fd, 0, 0, (off_t)o->map_bytes);
+	while (r && errno == EINTR);
+	if (r)
+		return engram_error_sys(err, errno, "fallocate");
+	o->page = mmap(NULL, o->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+		       o->fd, 0);
+	if (o->page == MAP_FAILED) {
+		o->page = NULL;
+		return engram_error_sys(err, errno, "mmap");
+	}
+	if (madvise(o->page, o->map_bytes, MADV_DONTFORK))
+		return engram_error_sys(err, errno, "madvise");
+	return ENGRAM_OK;
+}
+
+static enum engram_status random_epoch(uint64_t *epoch,
+				       struct engram_error *err)
+{
+	ssize_t n;
+
+	do {
+		n = getrandom(epoch, sizeof(*epoch), 0);
+		if (n < 0 && errno != EINTR)
+			return engram_error_sys(err, errno, "getrandom");
+	} while (n != (ssize_t)sizeof(*epoch) || !*epoch);
+	return ENGRAM_OK;
+}
+
+static void withdraw_tables(struct engram_control_page *p)
+{
+	int i;
+
+	/* Generations first: a reader that sees the slot sees no table. */
+	for (i = 0; i < ENGRAM_CONTROL_TABLES; i++)
+		engram_control_store64(&p->tables[i].generation, 0);
+	memset(p->tables, 0, sizeof(p->tables));
+}
+
+static void write_page(struct engram_control_page *p, const char *instance,
+		       uint64_t epoch)
+{
+	struct timespec now;
+
+	engram_control_store64(&p->boot_epoch, 0);
+	/* Nothing below may be seen with the old epoch. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	withdraw_tables(p);
+	memset(p->instance, 0, sizeof(p->instance));
+	strcpy(p->instance, instance);
+	memset(p->reserved, 0, sizeof(p->reserved));
+	p->page_bytes = sizeof(*p);
+	p->num_tables = ENGRAM_CONTROL_TABLES;
+	p->pid = getpid();
+	clock_gettime(CLOCK_REALTIME, &now);
+	p->start_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	engram_control_store64(&p->connections, 0);
+	engram_control_store64(&p->requests, 0);
+	engram_control_store64(&p->heartbeat_ns,
+			       (uint64_t)now.tv_sec * 1000000000 +
+				       (uint64_t)now.tv_nsec);
+	engram_control_store64(&p->magic, ENGRAM_CONTROL_MAGIC);
+	engram_control_store32(&p->abi_version, ENGRAM_ABI_VERSION);
+	engram_control_store64(&p->boot_epoch, epoch);
+}
+
+static enum engram_status open_owner(struct engram_control_owner *o,
+				     const struct engram_backing *backing,
+				     const char *instance,
+				     struct engram_error *err)
+{
+	enum engram_status status;
+	char name[256];
+	uint64_t page;
+
+	control_page_name(name, instance);
+	if (backing->kind == ENGRAM_BACKING_MEMFD)
+		return backing_create(backing, name, &o->fd, err);
+	status = backing_path(o->path, backing, name, err);
+	if (status)
+		return status;
+	o->named = 1;
+	/* hugetlbfs has files of whole huge pages only. */
+	o->fd = backing_open_retry(backing->dir,
+				   O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	page = o->fd < 0 ? 0 : segment_page_bytes(o->fd);
+	if (!page) {
+		status = engram_error_sys(err, errno, "open %s", backing->dir);
+		engram_error_fix(err, "check that it is mounted");
+		engram_error_path(err, "%s", backing->dir);
+		return status;
+	}
+	backing_close(o->fd);
+	o->fd = -1;
+	o->map_bytes = round_up(sizeof(*o->page), page);
+	return lock_page(o, instance, err);
+}
+
+enum engram_status engram_control_own(const struct engram_backing *backing,
+				      const char *instance,
+				      struct engram_control_owner **out,
+				      struct engram_error *err)
+{
+	struct engram_control_owner *o;
+	enum engram_status status;
+	uint64_t epoch = 0;
+
+	*out = NULL;
+	if (!engram_instance_valid(instance)) {
+		engram_error_set(err, ENGRAM_EINVAL,
+				 "\"%s\" is no instance name", instance);
+		engram_error_fix(err, "use 1..63 of A-Z a-z 0-9 _ -");
+		return ENGRAM_EINVAL;
+	}
+	status = random_epoch(&epoch, err);
+	if (status)
+		return status;
+	o = calloc(1, sizeof(*o));
+	if (!o)
+		return engram_error_sys(err, ENOMEM, "control page");
+	o->fd = -1;
+	o->map_bytes =
+		round_up(sizeof(*o->page), (uint64_t)sysconf(_SC_PAGESIZE));
+	status = open_owner(o, backing, instance, err);
+	if (status)
+		goto fail;
+	status = size_and_map(o, err);
+	if (status) {
+		engram_error_context(err, "control page %s", o->path);
+		engram_error_fix(err, "make room in %s",
+				 *backing->dir ? backing->dir : "memory");
+		goto fail;
+	}
+	write_page(o->page, instance, epoch);
+	*out = o;
+	return ENGRAM_OK;
+fail:
+	/* A name that this call made stays: to unlink it without the lock
+	 * could take it from another, and an empty page is taken over. */
+	if (o->page)
+		munmap(o->page, o->map_bytes);
+	backing_close(o->fd);
+	free(o);
+	return status;
+}
+
+struct engram_control_page *engram_control_owner_page(
+	struct engram_control_owner *owner)
+{
+	return owner->page;
+}
+
+enum engram_status engram_control_reopen(
+	const struct engram_control_owner *owner, int *fd,
+	struct engram_error *err)
+{
+	return backing_reopen(owner->fd, owner->named ? owner->path : NULL, fd,
+			      err);
+}
+
+void engram_control_disown(struct engram_control_owner *owner, int remove)
+{
+	if (!owner)
+		return;
+	withdraw_tables(owner->page);
+	engram_control_store64(&owner->page->boot_epoch, 0);
+	/* Unlinked under the lock, so that it is no successor's page. */
+	if (remove && owner->named)
+		unlink(owner->path);
+	munmap(owner->page, owner->map_bytes);
+	backing_close(owner->fd);
+	free(owner);
+}
+
+enum engram_status engram_control_owned(const struct engram_backing *backing,
+					const char *instance, int *owned,
+					struct engram_error *err)
+{
+	char path[SEGMENT_PATH_MAX], name[256];
+	enum engram_status status;
+	int fd, locked;
+
+	*owned = 0;
+	if (backing->kind == ENGRAM_BACKING_MEMFD)
+		return ENGRAM_OK;
+	control_page_name(name, instance);
+	status = backing_path(path, backing, name, err);
+	if (status)
+		return status;
+	fd = backing_open_retry(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0);
+	if (fd < 0 && errno == ENOENT)
+		return ENGRAM_OK;
+	if (fd < 0)
+		return engram_error_sys(err, errno, "open %s", path);
+	/* Shared, so that two who ask do not see each other. */
+	locked = try_lock(fd, LOCK_SH);
+	if (locked < 0)
+		status = engram_error_sys(err, errno, "flock %s", path);
+	*owned = !locked;
+	backing_close(fd);
+	return status;
+}

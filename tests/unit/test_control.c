@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who owns an instance's name, and what its clients see of that. */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "engram_control.h"
+#include "segment_fixture.h"
+
+static char instance[64], path[256];
+static struct engram_error err;
+
+/* A child that owns the page and waits to be killed. */
+static pid_t start_owner(void)
+{
+	struct engram_backing backing = fixture_shm();
+	struct engram_control_owner *o;
+	int ready[2];
+	char c = 0;
+	pid_t pid;
+
+	CHECK(!pipe(ready));
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		close(ready[0]);
+		if (engram_control_own(&backing, instance, &o, NULL))
+			_exit(1);
+		engram_control_store64(
+			&engram_control_owner_page(o)->tables[0].generation, 7);
+		if (write(ready[1], "x", 1) != 1)
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	close(ready[1]);
+	CHECK(read(ready[0], &c, 1) == 1 && c == 'x');
+	close(ready[0]);
+	return pid;
+}
+
+static void test_owner_dies(void)
+{
+	struct engram_backing backing = fixture_shm();
+	const struct engram_control_page *page;
+	struct engram_control_owner *o;
+	int fds = count_fds(), owned, fd;
+	uint64_t epoch;
+	char want[256];
+	pid_t pid;
+
+	CHECK_OK(engram_control_owned(&backing, instance, &owned, &err));
+	CHECK(!owned);
+	pid = start_owner();
+	CHECK_OK(engram_control_owned(&backing, instance, &owned, &err));
+	CHECK(owned);
+	CHECK(engram_control_own(&backing, instance, &o, &err) == ENGRAM_EBUSY);
+	snprintf(want, sizeof(want),
+		 "instance \"%s\" belongs to the engramd with pid %d", instance,
+		 (int)pid);
+	CHECK_STR(err.message, want);
+	CHECK_STR(err.fix, "stop it, or give this one another instance name");
+
+	/* An old client keeps its mapping and sees the successor. */
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	CHECK_OK(engram_control_map_fd(fd, &page, &err));
+	close(fd);
+	epoch = engram_control_load64(&page->boot_epoch);
+	CHECK(epoch && page->pid == pid);
+	CHECK(engram_control_load64(&page->tables[0].generation) == 7);
+	CHECK(!kill(pid, SIGKILL) && waitpid(pid, NULL, 0) == pid);
+	CHECK_OK(engram_control_own(&backing, instance, &o, &err));
+	CHECK(engram_control_load64(&page->boot_epoch) &&
+	      engram_control_load64(&page->boot_epoch) != epoch);
+	CHECK(engram_control_load64(&page->tables[0].generation) == 0);
+	CHECK(page->pid == getpid() && !strcmp(page->instance, instance));
+	engram_control_disown(o, 1);
+	CHECK(engram_control_load64(&page->boot_epoch) == 0);
+	engram_control_unmap(page);
+	CHECK(access(path, F_OK) && count_fds() == fds);
+}
+
+/* All start at once and hold what they win until told: one wins. */
+static void test_contenders(void)
+{
+	enum { N = 4 };
+	struct engram_backing backing = fixture_shm();
+	struct engram_control_owner *o;
+	int go[2], done[2], winners = 0, i, status;
+	pid_t pids[N];
+	char c;
+
+	CHECK(!pipe(go) && !pipe(done));
+	for (i = 0; i < N; i++) {
+		pids[i] = fork();
+		CHECK(pids[i] >= 0);
+		if (pids[i])
+			continue;
+		close(go[1]);
+		if (read(go[0], &c, 1) != 0)
+			_exit(9);
+		status = engram_control_own(&backing, instance, &o, NULL);
+		if (write(done[1], status ? "l" : "w", 1) != 1)
+			_exit(9);
+		if (status)
+			_exit(status == ENGRAM_EBUSY ? 0 : 9);
+		for (;;)
+			pause();
+	}
+	close(go[0]);
+	close(go[1]);
+	for (i = 0; i < N; i++) {
+		CHECK(read(done[0], &c, 1) == 1);
+		winners += c == 'w';
+	}
+	close(done[0]);
+	close(done[1]);
+	for (i = 0; i < N; i++) {
+		kill(pids[i], SIGKILL);
+		CHECK(waitpid(pids[i], &status, 0) == pids[i]);
+		CHECK(WIFSIGNALED(status) || !WEXITSTATUS(status));
+	}
+	CHECK(winners == 1);
+	CHECK(!unlink(path));
+}
+
+/* A page of another version is replaced, not written over. */
+static void test_foreign_page(void)
+{
+	static const char *const texts[] = {"short", "ENRGMCT9"};
+	struct engram_backing backing = fixture_shm();
+	struct engram_control_owner *o;
+	const struct engram_control_page *page;
+	struct stat before, after;
+	int fds = count_fds(), fd, i;
+
+	for (i = 0; i < 2; i++) {
+		fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+		CHECK(fd >= 0 && write(fd, texts[i], strlen(texts[i])) > 0);
+		if (i)
+			CHECK(!ftruncate(fd, 20480));
+		CHECK(engram_control_map_fd(fd, &page, &err) ==
+		      (i ? ENGRAM_EDAMAGED : ENGRAM_ETOOSHORT));
+		CHECK(!page && !fstat(fd, &before));
+		CHECK_OK(engram_control_own(&backing, instance, &o, &err));
+		CHECK(!stat(path, &after) && before.st_ino != after.st_ino);
+		CHECK((after.st_mode & 07777) == 0640);
+		engram_control_disown(o, 1);
+		close(fd);
+	}
+	CHECK(count_fds() == fds);
+}
+
+static void test_memfd(void)
+{
+	struct engram_backing backing = {.kind = ENGRAM_BACKING_MEMFD};
+	const struct engram_control_page *page;
+	struct engram_control_owner *a, *b;
+	int fds = count_fds(), fd;
+
+	CHECK_OK(engram_control_own(&backing, instance, &a, &err));
+	CHECK_OK(engram_control_own(&backing, instance, &b, &err));
+	CHECK_OK(engram_control_reopen(a, &fd, &err));
+	CHECK((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY);
+	CHECK_OK(engram_control_map_fd(fd, &page, &err));
+	close(fd);
+	engram_control_add64(&engram_control_owner_page(a)->requests, 5);
+	CHECK(engram_control_load64(&page->requests) == 5);
+	engram_control_disown(a, 1);
+	engram_control_disown(b, 0);
+	engram_control_unmap(page);
+	CHECK(count_fds() == fds);
+}
+
+int main(void)
+{
+	struct engram_backing backing = fixture_shm();
+	struct engram_control_owner *o;
+
+	fixture_instance(instance, "control");
+	snprintf(path, sizeof(path), "/dev/shm/engramd.%s.ctl", instance);
+	test_owner_dies();
+	test_contenders();
+	test_foreign_page();
+	test_memfd();
+	CHECK(engram_control_own(&backing, "a.b", &o, &err) == ENGRAM_EINVAL);
+	CHECK_STR(err.message, "\"a.b\" is no instance name");
+	CHECK_STR(engram_table_state_name(ENGRAM_TABLE_FAILED), "failed");
+	CHECK_STR(engram_table_state_name(99), "unknown");
+	CHECK(count_names("/dev/shm", instance) == 0);
+	return 0;
+}
