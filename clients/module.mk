@@ -42,7 +42,7 @@ $(LIBENGRAM_EXAMPLE): $B/obj/clients/c/example.o $(LIBENGRAM_SO)
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../lib' -o $@ $< \
 		-L$B/lib -lengram
 
-ALL += $(LIBCLIENT) $(LIBENGRAM_A)
+ALL += $(LIBCLIENT) $(LIBENGRAM_A) $(LIBENGRAM_SO) $(LIBENGRAM_EXAMPLE)
 
 CLI_SRC := $(wildcard clients/cli/*.c)
 ENGRAMCTL := $B/bin/engramctl
@@ -51,3 +51,4 @@ $(ENGRAMCTL): $(call objs,$(CLI_SRC)) $(LIBCLIENT) $$(LIBKERNELS) $$(LIBSHM)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBENGRAM_LDLIBS)
+ALL += $(ENGRAMCTL)
