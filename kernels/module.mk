@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 KERNELS_SRC := $(wildcard kernels/*.c kernels/cpu/*.c)
+ifeq ($(filter x86_64-%,$(shell $(CC) -dumpmachine)),)
+KERNELS_SRC := $(filter-out %_avx2.c %_avx512.c,$(KERNELS_SRC))
+endif
 LIBKERNELS := $B/lib/libengram_kernels.a
 $(LIBKERNELS): $(call objs,$(KERNELS_SRC))
 # The row loops are left to the compiler's vectors; it may not have them where

@@ -22,10 +22,12 @@ static engram_hash_rows_fn *rows_fn(int64_t tokens)
 	if (tokens < 8)
 		return engram_hash_rows_scalar;
 	switch (engram_cpu_isa()) {
+#ifdef __x86_64__
 	case ENGRAM_ISA_AVX512:
 		return engram_hash_rows_avx512;
 	case ENGRAM_ISA_AVX2:
 		return engram_hash_rows_avx2;
+#endif
 	default:
 		return engram_hash_rows_scalar;
 	}

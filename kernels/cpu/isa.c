@@ -11,8 +11,8 @@ static atomic_int in_use = ENGRAM_ISA_AUTO;
 
 static int supported(enum engram_isa isa)
 {
-	/* These also ask whether the kernel saves the registers. */
 	switch (isa) {
+#ifdef __x86_64__ /* these also ask whether the kernel saves the registers */
 	case ENGRAM_ISA_AVX512:
 		return __builtin_cpu_supports("avx512f") &&
 		       __builtin_cpu_supports("avx512bw") &&
@@ -23,6 +23,7 @@ static int supported(enum engram_isa isa)
 		return __builtin_cpu_supports("avx2") &&
 		       __builtin_cpu_supports("bmi2") &&
 		       __builtin_cpu_supports("f16c");
+#endif
 	case ENGRAM_ISA_SCALAR:
 		return 1;
 	default:

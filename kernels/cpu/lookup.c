@@ -8,10 +8,12 @@
 const struct engram_row_fns *engram_row_fns(void)
 {
 	switch (engram_cpu_isa()) {
+#ifdef __x86_64__
 	case ENGRAM_ISA_AVX512:
 		return &engram_row_fns_avx512;
 	case ENGRAM_ISA_AVX2:
 		return &engram_row_fns_avx2;
+#endif
 	default:
 		return &engram_row_fns_scalar;
 	}
@@ -159,9 +161,11 @@ enum engram_status engram_cpu_lookup(const struct engram_rows *rows,
 	struct cursor cursor = {0};
 	struct place places[AHEAD];
 	int64_t count;
+	fenv_t env;
 
 	if (status)
 		return status;
+	engram_float_begin(&env);
 	count = args->num_tokens * args->local_heads;
 	for (int64_t i = 0; i < count && i < AHEAD; i++)
 		places[i] = next_place(rows, args, &cursor);
@@ -175,6 +179,7 @@ enum engram_status engram_cpu_lookup(const struct engram_rows *rows,
 		if (i + AHEAD < count)
 			*place = next_place(rows, args, &cursor);
 	}
+	engram_float_end(&env);
 	if (args->misses)
 		*args->misses += cursor.misses;
 	return ENGRAM_OK;
@@ -186,14 +191,17 @@ enum engram_status engram_cpu_decode(const struct engram_rows *rows,
 {
 	const struct engram_row_fns *fns = engram_row_fns();
 	enum engram_status status = check_decode(rows, num_rows, out, err);
+	fenv_t env;
 
 	if (status)
 		return status;
+	engram_float_begin(&env);
 	for (int64_t i = 0; i < num_rows; i++) {
 		struct place place = place_of(rows, i);
 
 		fns->decode(rows, place.codes, place.scales,
 			    out + i * rows->dim);
 	}
+	engram_float_end(&env);
 	return ENGRAM_OK;
 }

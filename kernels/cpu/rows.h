@@ -4,6 +4,8 @@
 #ifndef ENGRAM_CPU_ROWS_H
 #define ENGRAM_CPU_ROWS_H
 
+#include <fenv.h>
+
 #include "engram_kernels.h"
 
 struct engram_row_fns {
@@ -18,6 +20,21 @@ struct engram_row_fns {
 extern const struct engram_row_fns engram_row_fns_scalar;
 extern const struct engram_row_fns engram_row_fns_avx2;
 extern const struct engram_row_fns engram_row_fns_avx512;
+
+/*
+ * A caller may have set another rounding, or subnormals to be flushed to zero
+ * (frameworks do), and threads inherit it: the same bits need the default.
+ */
+static inline void engram_float_begin(fenv_t *saved)
+{
+	fegetenv(saved);
+	fesetenv(FE_DFL_ENV);
+}
+
+static inline void engram_float_end(const fenv_t *saved)
+{
+	fesetenv(saved);
+}
 
 /* Those of the instruction set in use. */
 const struct engram_row_fns *engram_row_fns(void);

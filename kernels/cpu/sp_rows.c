@@ -5,8 +5,18 @@
 #include "engram_math.h"
 
 static enum engram_status check(const struct engram_sp_rows_args *args,
-				struct engram_error *err)
+				const uint16_t *out, struct engram_error *err)
 {
+	int nothing = !args->num_tokens || !args->total_heads || !args->dim;
+
+	if (!nothing && (!args->gathered || !out)) {
+		const char *field = out ? "gathered" : "out";
+
+		engram_error_set(err, ENGRAM_EINVAL, "%s: NULL", field);
+		engram_error_fix(err, "pass it, or zero tokens");
+		engram_error_path(err, "%s", field);
+		return ENGRAM_EINVAL;
+	}
 	if (args->num_tokens >= 0 && args->tp_rank < args->tp_size &&
 	    (uint64_t)args->local_heads * args->tp_size >= args->total_heads)
 		return ENGRAM_OK;
@@ -22,7 +32,7 @@ static enum engram_status check(const struct engram_sp_rows_args *args,
 enum engram_status engram_cpu_sp_rows(const struct engram_sp_rows_args *args,
 				      uint16_t *out, struct engram_error *err)
 {
-	enum engram_status status = check(args, err);
+	enum engram_status status = check(args, out, err);
 	size_t bytes = args->dim * sizeof(*out);
 	int64_t chunk, first;
 
