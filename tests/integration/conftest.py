@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+import engramd
+
+SHAPE = ("--layers", "1,14", "--heads", "8", "--max-ngram", "4", "--dim",
+         "64", "--vocab-size", "1024", "--compressed-vocab-size", "700")
+SMALL = (*SHAPE, "--shards", "3", "--engram-vocab-size", "1000")
+BIG = (*SHAPE, "--shards", "2", "--engram-vocab-size", "100000")
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """A model with two layers, a few MiB."""
+    return engramd.synth(tmp_path_factory.mktemp("checkpoint") / "small",
+                         *SMALL)
+
+
+@pytest.fixture(scope="session")
+def big_checkpoint(tmp_path_factory):
+    """Large enough that a load can be caught while it runs."""
+    return engramd.synth(tmp_path_factory.mktemp("checkpoint") / "big", *BIG)
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Sidecars that are stopped, and checked, when the test ends."""
+    made = []
+
+    def factory(*args, **kwargs):
+        sidecar = engramd.Sidecar(tmp_path, *args, **kwargs)
+        made.append(sidecar)
+        return sidecar
+
+    yield factory
+    for sidecar in made:
+        if sidecar.process:
+            sidecar.stop(getattr(sidecar, "expect", 0))
+
+
+@pytest.fixture
+def sidecar(make, checkpoint):
+    """One with the table "demo", configured and not loaded."""
+    return make([{"name": "demo", "checkpoint": str(checkpoint),
+                  "load": "on_demand"}])
+
+
+@pytest.fixture
+def client(sidecar):
+    return sidecar.client()
