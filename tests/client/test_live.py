@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""engramctl and libengram against a real engramd on a synthetic checkpoint."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from ctl import BUILD, ROOT, run
+
+sys.path.insert(0, str(ROOT / "tests" / "integration"))
+import engramd  # noqa: E402 pylint: disable=wrong-import-position
+
+LAYERS, DIM, HEADS, MAX_NGRAM = [3, 9], 64, 5, 3
+COLS = HEADS * (MAX_NGRAM - 1)
+MASK = (1 << 64) - 1
+
+
+def mix(x):
+    """SplitMix64, as tests/synth/synth_rows.h has it."""
+    x = x + 0x9e3779b97f4a7c15 & MASK
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9 & MASK
+    x = (x ^ x >> 27) * 0x94d049bb133111eb & MASK
+    return x ^ x >> 31
+
+
+def synth_record(layer, row):
+    key = layer << 48 | row << 12
+    codes = b"".join(mix(key | word).to_bytes(8, "little")
+                     for word in range(DIM // 8))
+    codes = bytes(c ^ 0x40 if c & 0x7f == 0x7f else c for c in codes)
+    scales = bytes(112 + (mix(key | 0x800 | block) & 15)
+                   for block in range(DIM // 32))
+    return codes, scales
+
+
+@pytest.fixture(scope="module")
+def sidecar(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("live")
+    checkpoint = engramd.synth(
+        directory / "model", "--layers", ",".join(map(str, LAYERS)), "--dim",
+        str(DIM), "--heads", str(HEADS), "--max-ngram", str(MAX_NGRAM),
+        "--engram-vocab-size", "300", "--vocab-size", "500",
+        "--compressed-vocab-size", "400", "--pad-id", "7")
+    server = engramd.Sidecar(directory, [
+        {"name": "demo", "checkpoint": str(checkpoint), "load": "on_demand"}])
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def ctl(sidecar):
+    def call(*args, code=0):
+        result = run("--socket", str(sidecar.socket), *args)
+        assert result.returncode == code, result.stderr
+        return result
+
+    return call
+
+
+@pytest.fixture
+def demo(ctl):
+    """The table is ready, whatever ran before."""
+    ctl("load", "demo")
+
+
+def rows_of(ctl):
+    answer = json.loads(ctl("tables", "demo", "--json").stdout)
+    return {layer["layer_id"]: layer["rows"]
+            for layer in answer["tables"][0]["layers"]}
+
+
+def test_life(ctl):
+    ctl("unload", "demo")
+    result = ctl("health", "ready", "demo", code=4)
+    assert result.stderr == 'engramctl: table "demo" is absent\n'
+    result = ctl("rows", "demo", "--layer", "3", "--ids", "0", code=4)
+    assert result.stderr == ('engramctl: table "demo" is absent\n'
+                             "  fix: load the table first\n")
+    assert ctl("load", "demo").stdout.startswith("load demo: done, ")
+    assert ctl("load", "demo").stdout == "load demo: nothing to do\n"
+    assert ctl("health", "ready", "demo").stdout == "ready\n"
+    assert ctl("verify", "demo").stdout.startswith("verify demo: done, ")
+    assert "demo" in ctl("status").stdout
+    assert ctl("unload", "demo").stdout.startswith("unload demo: done, ")
+
+
+def test_every_row(ctl, demo):
+    for layer, rows in rows_of(ctl).items():
+        ids = ",".join(map(str, range(rows)))
+        answer = json.loads(ctl("rows", "demo", "--layer", str(layer), "--ids",
+                                ids, "--json").stdout)
+        assert len(answer["rows"]) == rows
+        for row in answer["rows"]:
+            codes, scales = synth_record(layer, row["row"])
+            assert row["codes"] == codes.hex()
+            assert row["scales"] == scales.hex()
+
+
+def test_hash_is_within_the_table(ctl, demo):
+    answer = json.loads(ctl("hash", "demo", "--tokens", "1,2,3,499",
+                            "--json").stdout)
+    rows = rows_of(ctl)
+    assert [layer["layer_id"] for layer in answer["layers"]] == LAYERS
+    for layer in answer["layers"]:
+        assert len(layer["ids"]) == 4
+        for ids in layer["ids"]:
+            assert len(ids) == COLS
+            assert ids == sorted(ids)  # columns own consecutive ranges
+            assert 0 <= ids[0] and ids[-1] < rows[layer["layer_id"]]
+
+
+def test_bench(ctl, demo):
+    answer = json.loads(ctl("bench", "demo", "--rows", "1000", "--repeat", "3",
+                            "--json").stdout)
+    assert all(case["identical"] for case in answer["cases"])
+
+
+def test_leases_end_with_the_client(ctl, sidecar, demo):
+    program = BUILD / "bin" / "engram-example"
+    env = {**os.environ, "ENGRAMD_SOCKET": str(sidecar.socket)}
+    result = subprocess.run([program, "demo"], env=env, capture_output=True,
+                            text=True, check=True, timeout=60)
+    assert result.stdout.startswith("demo generation ")
+    clients = json.loads(ctl("clients", "--json").stdout)["clients"]
+    assert [client["name"] for client in clients] == ["engramctl"]
+    assert json.loads(ctl("tables", "demo", "--json").stdout)["tables"][0][
+        "leases"] == 0
+
+
+def test_prune_leaves_the_living_alone(ctl, sidecar, demo):
+    names = sidecar.names()
+    assert names
+    result = ctl("prune", "--instance", sidecar.instance, "--yes")
+    assert result.stdout == "nothing to remove\n"
+    assert sidecar.names() == names
+    assert ctl("verify", "demo").returncode == 0
+
+
+def test_prune_after_a_crash(tmp_path, sidecar):
+    checkpoint = pathlib.Path(sidecar.config["tables"][0]["checkpoint"])
+    dead = engramd.Sidecar(tmp_path, [
+        {"name": "demo", "checkpoint": str(checkpoint)}])
+    run("--socket", str(dead.socket), "load", "demo")
+    assert dead.segments()
+    dead.kill()
+    result = run("prune", "--instance", dead.instance)
+    assert result.stdout.splitlines()[-1].endswith("remove with --yes")
+    assert result.stdout.count("orphan  ") == len(dead.names())
+    assert run("prune", "--instance", dead.instance, "--yes").returncode == 0
+    assert dead.names() == []
+
+
+def test_config(ctl, sidecar, tmp_path):
+    given = json.loads(ctl("config", "get").stdout)
+    assert given == json.loads(sidecar.config_file.read_text())
+    assert ctl("config", "validate", str(sidecar.config_file)).stdout == (
+        f"{sidecar.config_file}: valid\n")
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text('{"instnce": "x"}')
+    result = ctl("config", "validate", str(wrong), code=1)
+    assert result.stderr.startswith(f"engramctl: {wrong}: ")
+    assert 'did you mean "instance"?' in result.stderr
+
+
+def test_unknown_method(ctl):
+    result = ctl("rpc", "pong", code=1)
+    assert result.stderr == ('engramctl: there is no method "pong"\n'
+                             '  fix: did you mean "ping"?\n')
+
+
+def test_events(ctl, demo):
+    line = ctl("events", "--count", "1", "--json").stdout
+    event = json.loads(line)
+    assert event["method"] == "event.table"
+    assert event["params"]["name"] == "demo"
+
+
+def test_not_reachable_after_shutdown(tmp_path):
+    server = engramd.Sidecar(tmp_path)
+    assert run("--socket", str(server.socket), "rpc",
+               "shutdown").returncode == 0
+    server.stop()
+    result = run("--socket", str(server.socket), "health", "live")
+    assert result.returncode == 3
