@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define INPUT_MAX (1u << 16)
 
-static char where[512];
+static char where[700];
 
 static uint64_t next(uint64_t *state)
 {
@@ -44,9 +44,8 @@ static void on_crash(int sig)
 static size_t mutate(uint8_t *data, size_t size, uint64_t *rng)
 {
 	static const uint64_t interesting[] = {
-		0,	  1,	      0x7f,	  0xff,	     0x7fff,
-		0xffff,	  0x7fffffff, 0xffffffff, UINT64_MAX, INT64_MAX,
-		1u << 21, 4096};
+		0,	    1,		0x7f,	    0xff,      0x7fff,	 0xffff,
+		0x7fffffff, 0xffffffff, UINT64_MAX, INT64_MAX, 1u << 21, 4096};
 	const uint64_t r = next(rng);
 	const size_t at = size ? next(rng) % size : 0;
 	size_t n = size - at;
@@ -128,8 +127,7 @@ static void run_file(const char *path, uint64_t mutations, uint64_t *rng)
 int main(int argc, char **argv)
 {
 	const char *base = strrchr(argv[0], '/');
-	const uint64_t mutations =
-		argc > 2 ? strtoull(argv[2], NULL, 0) : 3000;
+	const uint64_t mutations = argc > 2 ? strtoull(argv[2], NULL, 0) : 1000;
 	const uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 0) : 1;
 	uint64_t rng = seed;
 	char dir[256];
