@@ -257,9 +257,9 @@ static void write_page(struct engram_control_page *p, const char *instance,
 {
 	struct timespec now;
 
-	engram_control_store64(&p->boot_epoch, 0);
-	/* Nothing below may be seen with the old epoch. */
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	/* An exchange, not a store: nothing below may be seen with the old
+	 * epoch.  (TSan has no fences.) */
+	__atomic_exchange_n(&p->boot_epoch, 0, __ATOMIC_ACQ_REL);
 	withdraw_tables(p);
 	memset(p->instance, 0, sizeof(p->instance));
 	strcpy(p->instance, instance);
