@@ -44,15 +44,19 @@ static int64_t running_job(struct cli *cli, const char *table, const char *kind)
 static enum cli_exit report_done(struct cli *cli, json_t *job)
 {
 	char bytes[CLI_WORD], rate[CLI_WORD], age[CLI_WORD];
+	double seconds = cli_number(job, "age_seconds");
 
 	if (cli->json)
 		return cli_print_json(json_incref(job));
 	printf("%s %s: %s, %s in %s", cli_text(job, "kind", "job"),
 	       cli_text(job, "table", "?"), cli_text(job, "state", "?"),
 	       cli_bytes(bytes, cli_number(job, "bytes_done")),
-	       cli_duration(age, cli_number(job, "age_seconds")));
-	if (cli_number(job, "rate") > 0)
-		printf(" (%s/s)", cli_bytes(rate, cli_number(job, "rate")));
+	       cli_duration(age, seconds));
+	/* of the whole; the job's own rate is that of its last phase */
+	if (seconds > 0)
+		printf(" (%s/s)",
+		       cli_bytes(rate,
+				 cli_number(job, "bytes_done") / seconds));
 	putchar('\n');
 	return CLI_OK;
 }

@@ -287,7 +287,7 @@ def test_load(sidecar, tmp_path):
     result = ctl(server, "load", "demo", "--checkpoint", "c", "--layout",
                  "split", "--params", '{"verify": false}', cwd=tmp_path)
     assert result.stderr == ""  # too quick for a line
-    assert result.stdout == "load demo: done, 200 B in 2.0 s (25 B/s)\n"
+    assert result.stdout == "load demo: done, 200 B in 2.0 s (100 B/s)\n"
     assert server.calls[0] == ("load", {
         "table": "demo", "checkpoint": f"{tmp_path}/c", "layout": "split",
         "verify": False})
