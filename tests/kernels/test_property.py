@@ -7,18 +7,8 @@ import numpy as np
 import pytest
 
 import hash_model
+from conftest import I64, P, U32, seeds, structure
 from hash_model import DEAD, Request
-
-P = ctypes.c_void_p
-I64 = ctypes.c_int64
-U32 = ctypes.c_uint32
-ISAS = {"scalar": 1, "avx2": 2, "avx512": 3}
-
-
-def structure(name, *fields):
-    return type(name, (ctypes.Structure,), {"_fields_": [
-        (field, kind) for kind, names in fields for field in names.split()]})
-
 
 HashParams = structure(
     "HashParams", (U32, "num_layers min_ngram max_ngram num_heads"),
@@ -43,14 +33,6 @@ LookupArgs = structure(
     "LookupArgs", (P, "ids"), (I64, "ids_token_stride ids_head_stride"),
     (I64, "num_tokens"), (U32, "head_begin local_heads total_heads"),
     (P, "misses"))
-
-
-@pytest.fixture(params=ISAS)
-def isa(request, kernels):
-    if kernels.engram_cpu_set_isa(ISAS[request.param]):
-        pytest.skip(f"this processor has no {request.param}")
-    yield request.param
-    kernels.engram_cpu_set_isa(0)
 
 
 def pointers(rows):
@@ -187,7 +169,7 @@ class Batch:
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_hash(kernels, isa, cached):
-    for seed in range(120):
+    for seed in seeds(120):
         rng = random.Random(seed)
         table = Table(rng)
         requests = random_requests(rng, table, cached)
@@ -231,7 +213,7 @@ def test_lookup(kernels, isa):
     values = np.array([e4m3(code) for code in range(256)])
     exponents = np.arange(256) << 23
     factors = exponents.astype(np.uint32).view(np.float32).astype(np.float64)
-    for seed in range(60):
+    for seed in seeds(60):
         rng = np.random.default_rng(seed)
         dim, size = int(rng.integers(1, 300)), int(rng.integers(1, 70))
         blocks = -(-dim // size)
