@@ -265,10 +265,24 @@ static void free_event(struct event *event)
 		event_free(event);
 }
 
+/* From here on there is nothing to interrupt: a signal would only keep the
+ * last names from being removed. */
+static void block_signals(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
 static void finish(struct server *server)
 {
 	unsigned int i;
 
+	block_signals();
 	clients_free(server);
 	listener_close(server->listener);
 	if (server->tables.jobs) {
