@@ -72,9 +72,10 @@ BASE_CFLAGS := -std=gnu17 -fPIC -fvisibility=hidden -ffp-contract=off \
 LDFLAGS += -pthread $(SANFLAGS)
 
 # For programs under a sanitizer.  Their exit code is one of no program here;
+# detect_stack_use_after_return misaligns 64-byte vectors (GCC bug 110027);
 # TSan can not run where the kernel randomises more address bits than it
 # knows, so it gets none.
-RUN_ENV_address := ASAN_OPTIONS=exitcode=99:detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1 \
+RUN_ENV_address := ASAN_OPTIONS=exitcode=99:detect_leaks=1:strict_string_checks=1 \
 	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:exitcode=99 \
 	LSAN_OPTIONS=exitcode=99
 RUN_ENV_thread := TSAN_OPTIONS=exitcode=99:halt_on_error=1:second_deadlock_stack=1 \
