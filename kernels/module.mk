@@ -8,7 +8,7 @@ $(LIBKERNELS): $(call objs,$(KERNELS_SRC))
 # The row loops are left to the compiler's vectors; it may not have them where
 # a floating-point exception or errno could tell.  Neither changes a bit.
 ROWS_CFLAGS := $(if $(COVERAGE),,-O3 -fno-trapping-math -fno-math-errno)
-AVX2_CFLAGS := -mavx2 -mf16c -mbmi2 $(ROWS_CFLAGS)
+AVX2_CFLAGS := -mavx2 -mbmi2 $(ROWS_CFLAGS)
 AVX512_CFLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl $(AVX2_CFLAGS)
 $B/obj/kernels/cpu/rows_scalar.o: EXTRA_CFLAGS := $(ROWS_CFLAGS)
 $B/obj/kernels/cpu/%_avx2.o: EXTRA_CFLAGS := $(AVX2_CFLAGS)

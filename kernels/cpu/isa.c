@@ -21,8 +21,7 @@ static int supported(enum engram_isa isa)
 		       supported(ENGRAM_ISA_AVX2);
 	case ENGRAM_ISA_AVX2:
 		return __builtin_cpu_supports("avx2") &&
-		       __builtin_cpu_supports("bmi2") &&
-		       __builtin_cpu_supports("f16c");
+		       __builtin_cpu_supports("bmi2");
 #endif
 	case ENGRAM_ISA_SCALAR:
 		return 1;
