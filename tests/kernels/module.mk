@@ -11,7 +11,7 @@ CHECK_KERNELS := $B/tests/check_kernels
 $(CHECK_KERNELS): tests/kernels/module.mk $(KERNELS_TEST_SO)
 	$(Q)printf '%s\n' '#!/bin/sh' \
 		'export ENGRAM_BUILD=$B PYTHONDONTWRITEBYTECODE=1' \
-		'export ASAN_OPTIONS=detect_leaks=0:$$ASAN_OPTIONS' \
+		'export ASAN_OPTIONS=$$ASAN_OPTIONS:detect_leaks=0' \
 		'LD_PRELOAD="$(foreach l,asan ubsan,$(shell \
 			$(CC) -print-file-name=lib$l.so))" \' \
 		'exec $(PYTHON) -m pytest -q -p no:cacheprovider \' \
