@@ -31,10 +31,12 @@ static void on_overdue(void *owner)
 
 static void end_leases(struct client *client)
 {
-	struct lease *lease;
+	struct lease *lease, *next;
 
-	while ((lease = LIST_FIRST(&client->leases)))
+	for (lease = LIST_FIRST(&client->leases); lease; lease = next) {
+		next = LIST_NEXT(lease, entry);
 		lease_end(lease);
+	}
 }
 
 static void count(struct server *server, int delta)
@@ -150,11 +152,12 @@ void clients_finish(struct server *server)
 
 void clients_free(struct server *server)
 {
-	struct client *client;
+	struct client *client, *next;
 
-	while ((client = TAILQ_FIRST(&server->clients))) {
+	for (client = TAILQ_FIRST(&server->clients); client; client = next) {
 		struct conn *conn = client->conn;
 
+		next = TAILQ_NEXT(client, entry);
 		client_free(client);
 		conn_free(conn);
 	}

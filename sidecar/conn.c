@@ -39,20 +39,26 @@ struct conn {
 	bool peer_ended;
 };
 
-static void message_free(struct message *message)
+static void release(struct message *message)
 {
 	if (message->fds.release)
 		message->fds.release(message->fds.hold);
+	message->fds.release = NULL;
+}
+
+static void message_free(struct message *message)
+{
+	release(message);
 	free(message->text);
 	free(message);
 }
 
 void conn_free(struct conn *conn)
 {
-	struct message *message;
+	struct message *message, *next;
 
-	while ((message = TAILQ_FIRST(&conn->out))) {
-		TAILQ_REMOVE(&conn->out, message, entry);
+	for (message = TAILQ_FIRST(&conn->out); message; message = next) {
+		next = TAILQ_NEXT(message, entry);
 		message_free(message);
 	}
 	if (conn->readable)
@@ -94,38 +100,44 @@ static void set_reading(struct conn *conn, bool on)
 		conn_abort(conn);
 }
 
+static void log_send_failure(int error)
+{
+	/* That the peer has gone is no news. */
+	bool gone = error == EPIPE || error == ECONNRESET;
+	const char *text = strerror(error);
+
+	log_at(gone ? LOG_DEBUG : LOG_WARN, "send failed",
+	       LOG_S("error", text));
+}
+
 /* Send until the queue is empty or the socket is full.  False: the peer is
  * gone. */
 static bool flush(struct conn *conn)
 {
-	struct message *message;
+	struct message *message, *next;
 	ssize_t n;
 
-	while ((message = TAILQ_FIRST(&conn->out))) {
-		bool first = message->sent == 0;
+	for (message = TAILQ_FIRST(&conn->out); message; message = next) {
+		do {
+			bool first = message->sent == 0;
 
-		n = engram_wire_send(conn->fd, message->text + message->sent,
-				     message->len - message->sent,
-				     first ? message->fds.fds : NULL,
-				     first ? message->fds.count : 0);
-		if (n == -EAGAIN)
-			return event_add(conn->writable, NULL) == 0;
-		if (n < 0) {
-			/* That the peer has gone is no news. */
-			log_at(n == -EPIPE || n == -ECONNRESET ? LOG_DEBUG
-							       : LOG_WARN,
-			       "send failed",
-			       LOG_S("error", strerror((int)-n)));
-			return false;
-		}
-		if (first && message->fds.release) {
-			message->fds.release(message->fds.hold);
-			message->fds.release = NULL;
-		}
-		message->sent += (size_t)n;
-		conn->out_bytes -= (size_t)n;
-		if (message->sent < message->len)
-			continue;
+			n = engram_wire_send(conn->fd,
+					     message->text + message->sent,
+					     message->len - message->sent,
+					     first ? message->fds.fds : NULL,
+					     first ? message->fds.count : 0);
+			if (n == -EAGAIN)
+				return event_add(conn->writable, NULL) == 0;
+			if (n < 0) {
+				log_send_failure((int)-n);
+				return false;
+			}
+			message->sent += (size_t)n;
+			conn->out_bytes -= (size_t)n;
+			if (first)
+				release(message);
+		} while (message->sent < message->len);
+		next = TAILQ_NEXT(message, entry);
 		TAILQ_REMOVE(&conn->out, message, entry);
 		message_free(message);
 	}

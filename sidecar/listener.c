@@ -184,9 +184,9 @@ static enum engram_status bind_socket(struct listener *l,
 static void pause_accepting(struct listener *l, int why)
 {
 	static const struct timeval delay = {.tv_usec = PAUSE_MS * 1000};
+	const char *text = strerror(why);
 
-	log_warn("can not accept connections for now",
-		 LOG_S("error", strerror(why)));
+	log_warn("can not accept connections for now", LOG_S("error", text));
 	event_del(l->readable);
 	if (event_add(l->resume, &delay))
 		event_add(l->readable, NULL);

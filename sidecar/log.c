@@ -171,8 +171,7 @@ static void write_line(const struct line *line)
 	}
 }
 
-void log_write(enum log_level level, const char *message,
-	       const struct log_field *fields)
+void log_write(enum log_level level, const struct log_field *fields)
 {
 	struct line line = {.len = 0};
 	char number[24];
@@ -182,7 +181,6 @@ void log_write(enum log_level level, const char *message,
 	line.json = atomic_load(&current_format) == LOG_JSON;
 	put_time(&line);
 	put_string(&line, "level", log_level_names[level]);
-	put_string(&line, "msg", message);
 	for (; fields->kind != LOG_FIELD_END; fields++) {
 		switch (fields->kind) {
 		case LOG_FIELD_INT:
@@ -213,9 +211,10 @@ void log_write(enum log_level level, const char *message,
 void log_failure(enum log_level level, const char *message,
 		 const struct engram_error *err)
 {
-	struct log_field fields[8];
+	struct log_field fields[9];
 	unsigned int n = 0;
 
+	fields[n++] = (struct log_field)LOG_S("msg", message);
 	fields[n++] = (struct log_field)LOG_S("error", err->message);
 	fields[n++] = (struct log_field)LOG_S("name",
 					      engram_status_name(err->status));
@@ -231,5 +230,5 @@ void log_failure(enum log_level level, const char *message,
 			(struct log_field)LOG_U("available", err->available);
 	}
 	fields[n] = (struct log_field){.kind = LOG_FIELD_END};
-	log_write(level, message, fields);
+	log_write(level, fields);
 }

@@ -45,9 +45,10 @@ struct log_field {
 		.key = (k), .kind = LOG_FIELD_UINT, .uinteger = (v) \
 	}
 
-#define log_at(level, message, ...) \
-	log_write(level, message,   \
-		  (const struct log_field[]){__VA_OPT__(__VA_ARGS__, ){0}})
+/* The message is the first field. */
+#define log_at(level, message, ...)                  \
+	log_write(level, (const struct log_field[]){ \
+				 LOG_S("msg", message), ##__VA_ARGS__, {0}})
 #define log_debug(...) log_at(LOG_DEBUG, __VA_ARGS__)
 #define log_info(...)  log_at(LOG_INFO, __VA_ARGS__)
 #define log_warn(...)  log_at(LOG_WARN, __VA_ARGS__)
@@ -62,8 +63,7 @@ extern const char *const log_level_names[];
 
 /* `fields` ends with a field whose kind is LOG_FIELD_END.  A line that does
  * not fit 4 KiB is cut. */
-void log_write(enum log_level level, const char *message,
-	       const struct log_field *fields);
+void log_write(enum log_level level, const struct log_field *fields);
 
 /* One line for an error: its message, fix, path, errno and figures. */
 void log_failure(enum log_level level, const char *message,

@@ -24,7 +24,7 @@ struct memory_promise {
 
 struct memory_ledger {
 	pthread_mutex_t lock;
-	LIST_HEAD(, memory_promise) promises;
+	LIST_HEAD(memory_promise_list, memory_promise) promises;
 	const char *root; /* of /proc and /sys: "" */
 };
 

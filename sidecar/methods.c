@@ -3,19 +3,20 @@
 
 #define ID_MAX INT64_MAX
 
-#define STRING(n, req, text)                                    \
-	{                                                       \
-		.name = n, .type = RPC_STRING, .required = req, \
-		.summary = text                                 \
+#define STRING(n, req, text)                                        \
+	{                                                           \
+		.name = (n), .type = RPC_STRING, .required = (req), \
+		.summary = (text)                                   \
 	}
-#define INTEGER(n, req, lo, hi, text)                                       \
-	{                                                                   \
-		.name = n, .type = RPC_INTEGER, .required = req, .min = lo, \
-		.max = hi, .summary = text                                  \
+#define INTEGER(n, req, lo, hi, text)                                \
+	{                                                            \
+		.name = (n), .type = RPC_INTEGER, .required = (req), \
+		.min = (lo), .max = (hi), .summary = (text)          \
 	}
-#define LIST(n, kind, lo, hi, text)                                            \
-	{                                                                      \
-		.name = n, .type = kind, .min = lo, .max = hi, .summary = text \
+#define LIST(n, kind, lo, hi, text)                                    \
+	{                                                              \
+		.name = (n), .type = (kind), .min = (lo), .max = (hi), \
+		.summary = (text)                                      \
 	}
 
 #define TABLE	     STRING("table", true, "name of a table")

@@ -148,7 +148,7 @@ static struct parcel *parcel_new(const struct lease *lease, int control_fd)
 RPC_METHOD_DECL(method_attach)
 {
 	struct table *table = method_table(call, err);
-	uint32_t layers[ENGRAM_LAYERS_MAX], count;
+	uint32_t layers[ENGRAM_LAYERS_MAX] = {0}, count = 0;
 	enum engram_status status;
 	struct parcel *parcel;
 	struct lease *lease;

@@ -128,8 +128,10 @@ void job_waits_answer(struct server *server, struct job *job)
 
 void job_waits_forget(struct client *client)
 {
-	struct job_wait *wait;
+	struct job_wait *wait, *next;
 
-	while ((wait = LIST_FIRST(&client->waits)))
+	for (wait = LIST_FIRST(&client->waits); wait; wait = next) {
+		next = LIST_NEXT(wait, of_client);
 		wait_free(wait);
+	}
 }

@@ -20,8 +20,9 @@
 #include "tables.h"
 
 struct lease;
-struct job_wait;
 struct server;
+
+LIST_HEAD(job_wait_list, job_wait);
 
 /* The peer of one connection. */
 struct client {
@@ -36,8 +37,8 @@ struct client {
 	uint64_t start_ns;
 	uint64_t requests;
 	bool subscribed;
-	LIST_HEAD(, lease) leases;
-	LIST_HEAD(, job_wait) waits;
+	LIST_HEAD(lease_list, lease) leases;
+	struct job_wait_list waits;
 };
 
 TAILQ_HEAD(client_list, client);
@@ -57,7 +58,7 @@ struct server {
 	struct client_list clients;
 	unsigned int num_clients;
 	uint64_t next_client, next_lease;
-	LIST_HEAD(, job_wait) waits;
+	struct job_wait_list waits;
 	struct event *signals[3], *tick, *stop_deadline;
 	bool stopping;
 };

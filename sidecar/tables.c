@@ -39,10 +39,12 @@ static void remove_table(struct table *table)
 
 void tables_free(struct tables *tables)
 {
-	struct table *table;
+	struct table *table, *next;
 
-	while ((table = TAILQ_FIRST(&tables->list)))
+	for (table = TAILQ_FIRST(&tables->list); table; table = next) {
+		next = TAILQ_NEXT(table, entry);
 		remove_table(table);
+	}
 	memory_ledger_free(&tables->ledger);
 }
 
@@ -82,8 +84,10 @@ static enum engram_status add_table(struct tables *tables,
 		return ENGRAM_ENOSPACE;
 	}
 	table = calloc(1, sizeof(*table));
-	if (!table)
-		return engram_error_set(err, ENGRAM_ENOMEM, "no memory");
+	if (!table) {
+		engram_error_set(err, ENGRAM_ENOMEM, "no memory");
+		return ENGRAM_ENOMEM;
+	}
 	table->tables = tables;
 	table->spec = spec;
 	table->slot = slot;
