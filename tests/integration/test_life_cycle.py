@@ -221,6 +221,27 @@ def test_control_page_follows(make, checkpoint):
     assert slot() == (1, 3, 1)
 
 
+def test_memfd(make, checkpoint):
+    """No name anywhere, and clients get the same descriptors; so a container
+    needs no /dev/shm."""
+    sidecar = make([table_config(checkpoint)], start=False,
+                   memory={"backing": "memfd", "lock": "off"})
+    sidecar.start(wait=False)
+    engramd.until(sidecar.answers, "the sidecar answers")
+    client = sidecar.client()
+    client.load("demo")
+    assert sidecar.names() == []
+    assert client.call("status")["memory"]["backing"] == "memfd"
+    client.call("attach", table="demo")
+    assert os.pread(client.fds[0], 8, 0) == b"ENRGMCT1"
+    assert os.pread(client.fds[1], 8, 0) == b"EGRMDSG1"
+    for fd in client.fds:
+        with pytest.raises(OSError):
+            os.ftruncate(fd, 0)
+    client.finish(client.call("verify", table="demo")["job"])
+    assert client.table("demo")["error"] is None
+
+
 def start_on_small_shm(sidecar, size):
     """With a /dev/shm of its own, as a container has."""
     if os.geteuid() != 0:
