@@ -39,7 +39,7 @@ fi
 
 # "installed NAME" lines; a virtual package counts by what provides it.
 installed=$(dpkg-query -W -f '${db:Status-Status} ${Package} ${Provides}\n' |
-	sed -n 's/^installed //p' | tr -s ' ,' '\n\n')
+	sed -n 's/^installed //p' | tr -s ' ,' '\n')
 missing=
 for package in "$@"; do
 	printf '%s\n' "$installed" | grep -qxF "$package" ||

@@ -262,7 +262,7 @@ static void write_page(struct engram_control_page *p, const char *instance,
 	__atomic_exchange_n(&p->boot_epoch, 0, __ATOMIC_ACQ_REL);
 	withdraw_tables(p);
 	memset(p->instance, 0, sizeof(p->instance));
-	strcpy(p->instance, instance);
+	memcpy(p->instance, instance, strlen(instance));
 	memset(p->reserved, 0, sizeof(p->reserved));
 	p->page_bytes = sizeof(*p);
 	p->num_tables = ENGRAM_CONTROL_TABLES;

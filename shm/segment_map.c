@@ -117,6 +117,7 @@ static enum engram_status check_header(const struct engram_segment_header *h,
 	uint64_t sum = segment_header_checksum(h, region);
 	enum engram_status status;
 
+	/* NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): the bytes */
 	if (memcmp(h, region, sizeof(*h)))
 		return engram_error_set(err, ENGRAM_EDAMAGED,
 					"the header changed while it was "

@@ -268,8 +268,8 @@ enum engram_status engram_segment_create(const struct engram_backing *backing,
 	clock_gettime(CLOCK_REALTIME, &now);
 	h.created_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 	h.state = ENGRAM_SEGMENT_FILLING;
-	strcpy(h.instance, spec->instance);
-	strcpy(h.table, spec->table);
+	memcpy(h.instance, spec->instance, strlen(spec->instance));
+	memcpy(h.table, spec->table, strlen(spec->table));
 
 	w = calloc(1, sizeof(*w));
 	if (!w) {

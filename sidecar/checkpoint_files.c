@@ -45,7 +45,7 @@ enum engram_status checkpoint_add_file(struct checkpoint *c, const char *name,
 		free(f->name);
 		return no_memory(err);
 	}
-	strcpy(f->identity.name, name);
+	memcpy(f->identity.name, name, strlen(name));
 	status = identity_open(f->path, &fd, &f->identity, err);
 	if (status) {
 		free(f->name);

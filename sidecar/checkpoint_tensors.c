@@ -102,7 +102,7 @@ static enum engram_status find(struct checkpoint *c,
 		}
 		out->tensor = tensor;
 		out->file = file;
-		strcpy(out->name, name);
+		memcpy(out->name, name, sizeof(out->name));
 	}
 	return out->tensor ? ENGRAM_OK : missing(c, layer, what, patterns, err);
 }

@@ -142,7 +142,8 @@ void config_read_memory(struct json_view *top, struct config *config)
 		config_section_end(top, &v);
 	}
 	if (config->backing.kind == ENGRAM_BACKING_SHM)
-		strcpy(config->backing.dir, "/dev/shm");
+		snprintf(config->backing.dir, sizeof(config->backing.dir),
+			 "/dev/shm");
 }
 
 static uint32_t read_block_bytes(struct json_view *v)

@@ -126,10 +126,13 @@ static bool walk_to(struct walk *w, const char *path)
 
 unsigned int json_source_line(const struct json_source *src, const char *path)
 {
-	struct walk w = {.p = src->text, .end = src->text + src->len};
+	struct walk w;
 	unsigned int line = 1;
 
-	if (!src->text || !walk_to(&w, path))
+	if (!src->text)
+		return 0;
+	w = (struct walk){.p = src->text, .end = src->text + src->len};
+	if (!walk_to(&w, path))
 		return 0;
 	for (const char *p = src->text; p < w.p; p++)
 		line += *p == '\n';

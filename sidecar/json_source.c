@@ -64,6 +64,7 @@ enum engram_status json_source_parse(struct json_source *src, const char *name,
 		return engram_error_set(err, ENGRAM_ENOMEM,
 					"no memory for %zu bytes of JSON", len);
 	}
+	/* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker) */
 	memcpy(src->text, text, len);
 	src->text[len] = '\0';
 	src->len = len;

@@ -125,7 +125,7 @@ static enum engram_status read_tensor(const struct parse *p, const char *name,
 	if (!dtype || strlen(dtype) >= sizeof(t->dtype))
 		return bad(p, "tensor \"%s\": dtype is missing or too long",
 			   name);
-	strcpy(t->dtype, dtype);
+	memcpy(t->dtype, dtype, strlen(dtype));
 	status = read_shape(p, name, json_object_get(value, "shape"), t,
 			    &elements);
 	if (!status)

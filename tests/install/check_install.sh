@@ -4,6 +4,7 @@
 # Install into a scratch directory, build the example against what was
 # installed, run the installed programs, uninstall, and look for leftovers.
 # `make check-install` runs it from the top of the tree.
+# shellcheck disable=SC2046 # pkg-config prints words
 set -eu
 
 scratch=$(mktemp -d)
