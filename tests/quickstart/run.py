@@ -238,7 +238,7 @@ def drive(work, instance, running):
     step("engram-synth: a checkpoint laid out like the released model's")
     if subprocess.run(
             [BIN / "engram-synth", "--layers", ",".join(map(str, LAYERS)),
-             "--engram-vocab-size", "20000", "--heads", "8", "--max-ngram",
+             "--engram-vocab-size", "40000", "--heads", "8", "--max-ngram",
              "4", "--dim", "256", "--shards", "3", "--vocab-size", "1024",
              "--compressed-vocab-size", "700", directory]).returncode:
         raise Failure("engram-synth failed")
@@ -246,7 +246,9 @@ def drive(work, instance, running):
 
     step("engramd: one sidecar for the node")
     config = write_config(work, instance, directory, socket)
-    sidecar = subprocess.Popen([BIN / "engramd", "-c", config])
+    with open(work / "engramd.log", "wb") as log:
+        sidecar = subprocess.Popen([BIN / "engramd", "-c", config],
+                                   stderr=log)
     running.append(sidecar)
     wait_for(socket, sidecar)
     engramctl(socket, "load", "demo")
@@ -296,7 +298,8 @@ def drive(work, instance, running):
 def summary(checked, gated, table, memory, total, seconds):
     step("summary")
     print(f"rows equal to the checkpoint's bytes   {checked} of {checked}")
-    print(f"gated positions equal to a float64 model   {gated} of {gated}")
+    print("gated positions within one bf16 ulp of a float64 model   "
+          f"{gated} of {gated}")
     print(f"table in the checkpoint   {mib(table)}")
     print("table memory by process   resident (RSS), its share (PSS):")
     for name, (rss, pss) in memory.items():
@@ -314,6 +317,9 @@ def main():
     try:
         summary(*drive(work, instance, running), time.monotonic() - start)
     except Failure as failure:
+        log = work / "engramd.log"
+        if log.exists():
+            print(f"engramd's log:\n{log.read_text()}", file=sys.stderr)
         print(f"quickstart: {failure}", file=sys.stderr)
         return 1
     finally:
