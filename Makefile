@@ -63,13 +63,18 @@ WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes \
 	-Wwrite-strings -Wvla -Wformat=2 -Wundef -Wno-format-nonliteral
 DEPPKGS := liburing jansson libevent_core libevent_pthreads libxxhash \
 	   libsystemd
-CPPFLAGS += -D_GNU_SOURCE -DENGRAM_VERSION_STRING='"$(VERSION)"' \
-	    -Ishm -Ikernels -Isidecar -Iclients/c
+pkg_cflags = $(shell $(PKG_CONFIG) --cflags $(1) 2>/dev/null)
+pkg_libs = $(shell $(PKG_CONFIG) --libs $(1) 2>/dev/null)
+
+# "override": what a packager gives on the command line comes on top.
+override CPPFLAGS += -D_GNU_SOURCE -DENGRAM_VERSION_STRING='"$(VERSION)"' \
+	    -Ishm -Ikernels -Isidecar -Iclients/c \
+	    $(call pkg_cflags,$(DEPPKGS) cmocka)
 CFLAGS ?= -g $(OPT)
 # Contraction off: every CPU backend must give the same bits.
 BASE_CFLAGS := -std=gnu17 -fPIC -fvisibility=hidden -ffp-contract=off \
 	       -pthread $(WARN) $(SANFLAGS)
-LDFLAGS += -pthread $(SANFLAGS)
+override LDFLAGS += -pthread $(SANFLAGS)
 
 # For programs under a sanitizer.  Their exit code is one of no program here;
 # detect_stack_use_after_return misaligns 64-byte vectors (GCC bug 110027);
@@ -84,9 +89,6 @@ RUN_ENV = $(RUN_ENV_$(SANITIZE))
 
 Q := $(if $(V),,@)
 say = @printf '  %-7s %s\n' '$(1)' '$(2)'
-
-pkg_cflags = $(shell $(PKG_CONFIG) --cflags $(1) 2>/dev/null)
-pkg_libs = $(shell $(PKG_CONFIG) --libs $(1) 2>/dev/null)
 
 # Modules add to these.
 ALL :=

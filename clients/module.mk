@@ -46,7 +46,7 @@ ALL += $(LIBCLIENT) $(LIBENGRAM_A) $(LIBENGRAM_SO) $(LIBENGRAM_EXAMPLE)
 
 CLI_SRC := $(wildcard clients/cli/*.c)
 ENGRAMCTL := $B/bin/engramctl
-$(call objs,$(CLI_SRC)): CPPFLAGS += -Iclients/cli
+$(call objs,$(CLI_SRC)): override CPPFLAGS += -Iclients/cli
 $(ENGRAMCTL): $(call objs,$(CLI_SRC)) $(LIBCLIENT) $$(LIBKERNELS) $$(LIBSHM)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)

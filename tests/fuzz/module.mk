@@ -4,7 +4,7 @@
 FUZZ_TARGETS := config safetensors segment server client
 FUZZ_BIN := $(FUZZ_TARGETS:%=$B/tests/fuzz_%)
 FUZZ_LIBS = $(LIBCLIENT) $(SIDECAR_LIBS)
-$(call objs,$(wildcard tests/fuzz/*.c)): CPPFLAGS += -Itests/unit
+$(call objs,$(wildcard tests/fuzz/*.c)): override CPPFLAGS += -Itests/unit
 $(FUZZ_BIN): $B/tests/%: $B/obj/tests/fuzz/%.o $B/obj/tests/fuzz/driver.o \
 		$$(FUZZ_LIBS)
 	$(call say,LD,$@)

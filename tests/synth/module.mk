@@ -7,4 +7,4 @@ $(SYNTH): $(call objs,$(SYNTH_SRC)) $$(LIBKERNELS) $$(LIBSHM)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(call pkg_libs,jansson libxxhash) -lm
 ALL += $(SYNTH)
-CPPFLAGS += -Itests/synth
+override CPPFLAGS += -Itests/synth
