@@ -58,18 +58,21 @@ SANFLAGS :=
 endif
 
 OPT := $(if $(COVERAGE),-O0,-O2)
-WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes \
+# A compiler newer than ours may know more warnings: make WERROR=
+WERROR ?= -Werror
+WARN := -Wall -Wextra $(WERROR) -Wshadow -Wstrict-prototypes \
 	-Wmissing-prototypes -Wold-style-definition -Wpointer-arith \
 	-Wwrite-strings -Wvla -Wformat=2 -Wundef -Wno-format-nonliteral
 DEPPKGS := liburing jansson libevent_core libevent_pthreads libxxhash \
 	   libsystemd
 pkg_cflags = $(shell $(PKG_CONFIG) --cflags $(1) 2>/dev/null)
 pkg_libs = $(shell $(PKG_CONFIG) --libs $(1) 2>/dev/null)
+DEP_CPPFLAGS := $(call pkg_cflags,$(DEPPKGS) cmocka)
 
 # "override": what a packager gives on the command line comes on top.
 override CPPFLAGS += -D_GNU_SOURCE -DENGRAM_VERSION_STRING='"$(VERSION)"' \
 	    -Ishm -Ikernels -Isidecar -Iclients/c \
-	    $(call pkg_cflags,$(DEPPKGS) cmocka)
+	    $(DEP_CPPFLAGS)
 CFLAGS ?= -g $(OPT)
 # Contraction off: every CPU backend must give the same bits.
 BASE_CFLAGS := -std=gnu17 -fPIC -fvisibility=hidden -ffp-contract=off \
@@ -95,7 +98,6 @@ ALL :=
 CHECK_TESTS :=   # executables that tests/run runs
 CHECK_PYTEST :=  # folders or files for pytest
 CHECK_DEPS :=    # what the tests need built
-CLEAN_HINT :=
 
 # An object list for sources of a module: $(call objs,a.c b.c)
 objs = $(patsubst %.c,$B/obj/%.o,$(1))
