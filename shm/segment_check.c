@@ -131,6 +131,7 @@ static enum engram_status check_records(const struct engram_segment_header *h,
 	SAME(codes_offset);
 	SAME(scales_offset);
 	SAME(data_bytes);
+	SAME(chunk_rows);
 #undef SAME
 	if (status)
 		return status;
@@ -140,9 +141,6 @@ static enum engram_status check_records(const struct engram_segment_header *h,
 					"total_bytes is %" PRIu64
 					", but the records end at %" PRIu64,
 					h->total_bytes, want.total_bytes);
-	if (!h->chunk_rows)
-		return engram_error_set(err, ENGRAM_EDAMAGED,
-					"chunk_rows is 0");
 	return ENGRAM_OK;
 }
 
