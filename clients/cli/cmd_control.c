@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
@@ -121,6 +122,30 @@ static enum cli_exit config_get(struct cli *cli)
 	return cli_print_json(config);
 }
 
+/* engramd takes relative checkpoints from the file's directory, which it can
+ * not know here. */
+static void resolve_checkpoints(json_t *config, const char *file)
+{
+	char *path = realpath(file, NULL);
+	json_t *table;
+	size_t i;
+
+	if (!path)
+		return;
+	*strrchr(path, '/') = '\0';
+	json_array_foreach(json_object_get(config, "tables"), i, table)
+	{
+		json_t *old = json_object_get(table, "checkpoint");
+
+		if (json_is_string(old) && *json_string_value(old) != '/')
+			json_object_set_new(
+				table, "checkpoint",
+				json_sprintf("%s/%s", path,
+					     json_string_value(old)));
+	}
+	free(path);
+}
+
 static enum cli_exit config_validate(struct cli *cli)
 {
 	const char *file = cli->args[1];
@@ -139,6 +164,7 @@ static enum cli_exit config_validate(struct cli *cli)
 					 fault.text);
 		return cli_fail(cli, &err);
 	}
+	resolve_checkpoints(config, file);
 	if (cli_call(cli, "config.validate",
 		     json_pack("{s:o}", "config", config), &result)) {
 		err = *engram_last_error();

@@ -158,6 +158,10 @@ def test_config(ctl, sidecar, tmp_path):
     assert given == json.loads(sidecar.config_file.read_text())
     assert ctl("config", "validate", str(sidecar.config_file)).stdout == (
         f"{sidecar.config_file}: valid\n")
+    relative = tmp_path / "relative.json"
+    relative.write_text('{"tables": [{"name": "t", "checkpoint": "here"}]}')
+    assert ctl("config", "validate", str(relative)).stdout == (
+        f"{relative}: valid\n")
     wrong = tmp_path / "wrong.json"
     wrong.write_text('{"instnce": "x"}')
     result = ctl("config", "validate", str(wrong), code=1)
