@@ -3,6 +3,11 @@
 
 #include "segment.h"
 
+static int chunk_edge(const struct engram_segment_header *h, uint64_t row)
+{
+	return row % h->chunk_rows == 0 || row == h->rows;
+}
+
 static enum engram_status check_range(const struct engram_segment_map *map,
 				      uint64_t row_begin, uint64_t row_end,
 				      struct engram_error *err)
@@ -10,8 +15,8 @@ static enum engram_status check_range(const struct engram_segment_map *map,
 	const struct engram_segment_header *h = map->header;
 
 	if (row_begin >= map->row_begin && row_begin <= row_end &&
-	    row_end <= map->row_end && row_begin % h->chunk_rows == 0 &&
-	    (row_end % h->chunk_rows == 0 || row_end == h->rows))
+	    row_end <= map->row_end && chunk_edge(h, row_begin) &&
+	    chunk_edge(h, row_end))
 		return ENGRAM_OK;
 	engram_error_set(err, ENGRAM_EINVAL,
 			 "rows %" PRIu64 "..%" PRIu64
