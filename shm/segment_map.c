@@ -304,7 +304,8 @@ enum engram_status engram_segment_open(const struct engram_backing *backing,
 	enum engram_status status;
 
 	*fd = -1;
-	if (!segment_name_parse(name, &entry) || entry.temporary) {
+	if (!segment_name_parse(name, &entry) || entry.temporary ||
+	    entry.control) {
 		engram_error_set(err, ENGRAM_EINVAL,
 				 "\"%s\" is not the name of a segment", name);
 		engram_error_fix(err, "names are engramd.<instance>.<table>."
