@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +13,8 @@
 /* A process has one stderr, hence one log: the only global state here. */
 static _Atomic int current_level = LOG_INFO;
 static _Atomic int current_format = LOG_LOGFMT;
+static pthread_mutex_t write_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t dropped; /* lines, under write_lock */
 
 const char *const log_level_names[] = {"error", "warn", "info", "debug", NULL};
 
@@ -153,7 +157,46 @@ static void put_time(struct line *line)
 	put_string(line, "time", text);
 }
 
-static void write_line(const struct line *line)
+static void put_number(struct line *line, const char *key, const char *number)
+{
+	put_key(line, key);
+	put_text(line, number);
+}
+
+static void begin_line(struct line *line, enum log_level level)
+{
+	line->len = 0;
+	line->json = atomic_load(&current_format) == LOG_JSON;
+	put_time(line);
+	put_string(line, "level", log_level_names[level]);
+}
+
+static void end_line(struct line *line)
+{
+	if (line->json) {
+		memmove(line->text + 1, line->text, line->len);
+		line->text[0] = '{';
+		line->len++;
+		line->text[line->len++] = '}';
+	}
+	line->text[line->len++] = '\n';
+}
+
+/* Whoever reads stderr may have stopped reading, and a full pipe must not
+ * stop the loop.  A pipe that can be written takes a page, hence a line,
+ * without blocking. */
+static bool can_write(void)
+{
+	struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+	int n;
+
+	do
+		n = poll(&p, 1, 0);
+	while (n < 0 && errno == EINTR);
+	return n != 0;
+}
+
+static void write_all(const struct line *line)
 {
 	size_t done = 0;
 	ssize_t n;
@@ -171,16 +214,40 @@ static void write_line(const struct line *line)
 	}
 }
 
+static void report_dropped(void)
+{
+	struct line line;
+	char number[24];
+
+	snprintf(number, sizeof(number), "%llu", (unsigned long long)dropped);
+	begin_line(&line, LOG_WARN);
+	put_string(&line, "msg", "nobody read the log: lines were dropped");
+	put_number(&line, "lines", number);
+	end_line(&line);
+	write_all(&line);
+	dropped = 0;
+}
+
+static void write_line(const struct line *line)
+{
+	pthread_mutex_lock(&write_lock);
+	if (dropped && can_write())
+		report_dropped();
+	if (!dropped && can_write())
+		write_all(line);
+	else
+		dropped++;
+	pthread_mutex_unlock(&write_lock);
+}
+
 void log_write(enum log_level level, const struct log_field *fields)
 {
-	struct line line = {.len = 0};
+	struct line line;
 	char number[24];
 
 	if (level > log_get_level())
 		return;
-	line.json = atomic_load(&current_format) == LOG_JSON;
-	put_time(&line);
-	put_string(&line, "level", log_level_names[level]);
+	begin_line(&line, level);
 	for (; fields->kind != LOG_FIELD_END; fields++) {
 		switch (fields->kind) {
 		case LOG_FIELD_INT:
@@ -195,16 +262,9 @@ void log_write(enum log_level level, const struct log_field *fields)
 			put_string(&line, fields->key, fields->string);
 			continue;
 		}
-		put_key(&line, fields->key);
-		put_text(&line, number);
+		put_number(&line, fields->key, number);
 	}
-	if (line.json) {
-		memmove(line.text + 1, line.text, line.len);
-		line.text[0] = '{';
-		line.len++;
-		line.text[line.len++] = '}';
-	}
-	line.text[line.len++] = '\n';
+	end_line(&line);
 	write_line(&line);
 }
 
