@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "clients.h"
@@ -52,6 +50,7 @@ static void client_free(struct client *client)
 	end_leases(client);
 	TAILQ_REMOVE(&client->server->clients, client, entry);
 	count(client->server, -1);
+	peer_free(&client->peer);
 	free(client);
 }
 
@@ -88,28 +87,23 @@ static struct client *client_new(struct server *server, int fd,
 				 struct engram_error *err)
 {
 	struct client *client = calloc(1, sizeof(*client));
-	socklen_t len = sizeof(struct ucred);
-	struct ucred peer;
 
 	if (!client) {
 		rpc_no_memory(err);
 		return NULL;
 	}
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len)) {
-		engram_error_sys(err, errno, "peer credentials");
+	if (peer_read(fd, &client->peer, err)) {
 		free(client);
 		return NULL;
 	}
 	client->conn = conn_new(server->base, fd, &ops, client);
 	if (!client->conn) {
 		rpc_no_memory(err);
+		peer_free(&client->peer);
 		free(client);
 		return NULL;
 	}
 	client->server = server;
-	client->pid = peer.pid;
-	client->uid = peer.uid;
-	client->gid = peer.gid;
 	client->id = ++server->next_client;
 	client->start_ns = clock_ns();
 	LIST_INIT(&client->leases);
@@ -134,7 +128,8 @@ void clients_accept(void *ctx, int fd)
 	TAILQ_INSERT_TAIL(&server->clients, client, entry);
 	count(server, 1);
 	log_debug("connection opened", LOG_U("connection", client->id),
-		  LOG_I("pid", client->pid), LOG_I("uid", client->uid));
+		  LOG_I("pid", client->peer.pid),
+		  LOG_I("uid", client->peer.uid));
 	rpc_notify(client, "hello", view_hello(server));
 	events_client(server, client, "connected");
 }

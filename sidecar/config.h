@@ -26,7 +26,7 @@ struct config_access {
 	bool anyone; /* `read` without a list; never `change` */
 	uid_t *uids;
 	size_t num_uids;
-	gid_t *gids; /* primary group of the peer */
+	gid_t *gids; /* any group of the peer */
 	size_t num_gids;
 };
 

@@ -99,7 +99,8 @@ void events_tick(struct server *server)
 void events_drop(struct client *client)
 {
 	log_warn("client does not read, and is dropped",
-		 LOG_U("connection", client->id), LOG_I("pid", client->pid));
+		 LOG_U("connection", client->id),
+		 LOG_I("pid", client->peer.pid));
 	client->subscribed = false;
 	conn_discard_output(client->conn);
 	rpc_notify(

@@ -22,12 +22,31 @@ struct listener {
 	struct listener_options options;
 	struct sockaddr_un address;
 	char lock_path[sizeof(((struct sockaddr_un *)0)->sun_path) + 8];
+	gid_t group; /* -1: as it comes */
 	int lock_fd, fd;
 	struct event *readable, *resume;
 	bool bound;
 };
 
-static enum engram_status make_directory(const char *path,
+static enum engram_status find_group(const char *name, gid_t *gid,
+				     struct engram_error *err)
+{
+	struct group *group = getgrnam(name);
+
+	if (!group) {
+		engram_error_set(err, ENGRAM_ECONFIG,
+				 "there is no group \"%s\"", name);
+		engram_error_fix(err, "make it with groupadd, or change "
+				      "\"socket.group\"");
+		engram_error_path(err, "socket.group");
+		return ENGRAM_ECONFIG;
+	}
+	*gid = group->gr_gid;
+	return ENGRAM_OK;
+}
+
+/* A directory that is there already is left as its owner made it. */
+static enum engram_status make_directory(const char *path, gid_t group,
 					 struct engram_error *err)
 {
 	char dir[sizeof(((struct sockaddr_un *)0)->sun_path)];
@@ -38,8 +57,13 @@ static enum engram_status make_directory(const char *path,
 	if (!slash || slash == dir)
 		return ENGRAM_OK;
 	*slash = '\0';
-	if (mkdir(dir, 0750) == 0 || errno == EEXIST)
+	/* Who may use the socket has to get at it. */
+	if (mkdir(dir, 0750) == 0) {
+		if (lchown(dir, (uid_t)-1, group) == 0)
+			return ENGRAM_OK;
+	} else if (errno == EEXIST) {
 		return ENGRAM_OK;
+	}
 	engram_error_sys(err, errno, "socket directory \"%s\"", dir);
 	engram_error_fix(err, "make the directory, or choose another "
 			      "\"socket.path\"");
@@ -122,28 +146,15 @@ static enum engram_status remove_stale(const char *path,
 	return ENGRAM_OK;
 }
 
-static enum engram_status set_owner(const struct listener_options *options,
+static enum engram_status set_owner(const struct listener *l,
 				    struct engram_error *err)
 {
-	struct group *group;
+	const struct listener_options *options = &l->options;
 
-	if (options->group) {
-		errno = 0;
-		group = getgrnam(options->group);
-		if (!group) {
-			engram_error_set(err, ENGRAM_ECONFIG,
-					 "there is no group \"%s\"",
-					 options->group);
-			engram_error_fix(err, "make it with groupadd, or "
-					      "change \"socket.group\"");
-			engram_error_path(err, "socket.group");
-			return ENGRAM_ECONFIG;
-		}
-		if (lchown(options->path, (uid_t)-1, group->gr_gid))
-			return engram_error_sys(err, errno,
-						"give \"%s\" to group \"%s\"",
-						options->path, options->group);
-	}
+	if (options->group && lchown(options->path, (uid_t)-1, l->group))
+		return engram_error_sys(err, errno,
+					"give \"%s\" to group \"%s\"",
+					options->path, options->group);
 	if (chmod(options->path, options->mode))
 		return engram_error_sys(err, errno, "mode of \"%s\"",
 					options->path);
@@ -170,7 +181,7 @@ static enum engram_status bind_socket(struct listener *l,
 		return err->status;
 	}
 	l->bound = true;
-	status = set_owner(&l->options, err);
+	status = set_owner(l, err);
 	if (status)
 		return status;
 	if (listen(l->fd, BACKLOG))
@@ -248,7 +259,11 @@ enum engram_status listener_open(struct event_base *base,
 	memcpy(l->address.sun_path, options->path, strlen(options->path));
 	l->options.path = l->address.sun_path; /* the caller's may go */
 	snprintf(l->lock_path, sizeof(l->lock_path), "%s.lock", options->path);
-	status = make_directory(options->path, err);
+	l->group = (gid_t)-1;
+	status = options->group ? find_group(options->group, &l->group, err)
+				: ENGRAM_OK;
+	if (!status)
+		status = make_directory(options->path, l->group, err);
 	if (!status)
 		status = take_lock(l, err);
 	if (!status)

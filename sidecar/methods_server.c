@@ -209,7 +209,7 @@ RPC_METHOD_DECL(method_log_set_level)
 RPC_METHOD_DECL(method_shutdown)
 {
 	(void)err;
-	log_info("shutdown requested", LOG_I("pid", call->client->pid));
+	log_info("shutdown requested", LOG_I("pid", call->client->peer.pid));
 	rpc_reply(call->client, call->id, json_object());
 	call->deferred = true;
 	server_stop(call->server);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "access.h"
 #include "engram_wire.h"
 #include "json.h"
 #include "log.h"
@@ -125,12 +124,12 @@ static enum engram_status check_access(const struct client *client,
 	bool change = method->access == RPC_CHANGE;
 
 	if (access_allowed(change ? &config->change : &config->read,
-			   client->uid, client->gid))
+			   &client->peer))
 		return ENGRAM_OK;
 	engram_error_set(err, ENGRAM_EPERM,
 			 "uid %u, gid %u may not call \"%s\"",
-			 (unsigned int)client->uid, (unsigned int)client->gid,
-			 method->name);
+			 (unsigned int)client->peer.uid,
+			 (unsigned int)client->peer.gid, method->name);
 	engram_error_fix(err, "add it to access.%s of the configuration",
 			 change ? "change" : "read");
 	return ENGRAM_EPERM;

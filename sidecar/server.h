@@ -11,6 +11,7 @@
 #include <sys/queue.h>
 #include <sys/types.h>
 
+#include "access.h"
 #include "config.h"
 #include "conn.h"
 #include "engram_control.h"
@@ -30,9 +31,7 @@ struct client {
 	struct server *server;
 	struct conn *conn;
 	uint64_t id;
-	pid_t pid;
-	uid_t uid;
-	gid_t gid;
+	struct peer peer;
 	char name[64]; /* as it calls itself */
 	uint64_t start_ns;
 	uint64_t requests;

@@ -223,13 +223,13 @@ json_t *view_client(const struct client *client)
 		json_decref(leases);
 		return NULL;
 	}
-	return json_pack("{s:I, s:i, s:I, s:I, s:o, s:f, s:I, s:o}",
-			 "connection", (json_int_t)client->id, "pid",
-			 (int)client->pid, "uid", (json_int_t)client->uid,
-			 "gid", (json_int_t)client->gid, "name",
-			 view_text(client->name), "age_seconds",
-			 clock_seconds_since(client->start_ns), "requests",
-			 (json_int_t)client->requests, "leases", leases);
+	return json_pack(
+		"{s:I, s:i, s:I, s:I, s:o, s:f, s:I, s:o}", "connection",
+		(json_int_t)client->id, "pid", (int)client->peer.pid, "uid",
+		(json_int_t)client->peer.uid, "gid",
+		(json_int_t)client->peer.gid, "name", view_text(client->name),
+		"age_seconds", clock_seconds_since(client->start_ns),
+		"requests", (json_int_t)client->requests, "leases", leases);
 }
 
 json_t *view_hello(const struct server *server)

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control protocol: every method, and peers that break its rules."""
+import grp
 import json
+import mmap
 import os
 import pathlib
 import re
+import select
+import signal
 import socket
 import stat
+import subprocess
 
 import pytest
 
@@ -484,6 +489,39 @@ def test_log_is_json_lines(make):
                line["instance"] == sidecar.instance for line in lines)
 
 
+def test_log_that_nobody_reads(make):
+    """A full pipe costs lines of the log, never an answer; how many is
+    said."""
+    sidecar = make(start=False)
+    reader, writer = os.pipe()
+    sidecar.process = subprocess.Popen(
+        [engramd.ENGRAMD, "-c", sidecar.config_file],
+        stdin=subprocess.DEVNULL, stderr=writer)
+    os.close(writer)
+    sidecar.wait_answer()
+    try:
+        for _ in range(1000):
+            sidecar.ping()  # two lines of some 100 bytes
+        os.set_blocking(reader, False)
+        text = b""
+        while b"msg=stopping" not in text:
+            try:
+                text += os.read(reader, 1 << 20)
+            except BlockingIOError:
+                sidecar.signal(signal.SIGTERM)
+                assert engramd.until(
+                    lambda: select.select([reader], [], [], 0)[0],
+                    "the log goes on")
+    finally:
+        os.close(reader)
+    sidecar.log_file.write_bytes(text)
+    lost = re.search(rb'level=warn msg="nobody read the log: lines were '
+                     rb'dropped" lines=(\d+)\n', text)
+    assert lost and int(lost[1]) > 100
+    assert all(re.match(rb"time=\S+ level=", x)
+               for x in text.splitlines())
+
+
 def test_shutdown(sidecar, client):
     client.call("events.subscribe")
     client.load("demo")
@@ -492,6 +530,23 @@ def test_shutdown(sidecar, client):
     while client.read_line() is not None:
         pass  # what was under way, then the end
     assert sidecar.wait() == 0
+
+
+def connect_as(sidecar, uid, gid, groups):
+    """Only the connecting is done as that user: a socket keeps the
+    credentials it was connected with."""
+    client = engramd.Client.__new__(engramd.Client)
+    before = os.getgroups()
+    os.setgroups(groups)
+    os.setegid(gid)
+    os.seteuid(uid)
+    try:
+        client.__init__(sidecar.socket)
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(before)
+    return client.greet()
 
 
 def test_access(make, checkpoint):
@@ -506,13 +561,7 @@ def test_access(make, checkpoint):
     os.chmod(sidecar.run, 0o755)
 
     def as_user(uid, method, **params):
-        client = engramd.Client.__new__(engramd.Client)
-        os.seteuid(uid)
-        try:
-            client.__init__(sidecar.socket)
-        finally:
-            os.seteuid(0)
-        client.greet()
+        client = connect_as(sidecar, uid, 0, [])
         try:
             return client.call(method, **params)
         finally:
@@ -528,6 +577,65 @@ def test_access(make, checkpoint):
         as_user(65532, "ping")
     assert caught.value.name == "PermissionDenied"
     assert as_user(65533, "load", table="demo") == {"job": 1}
+
+
+def test_access_by_group(make):
+    """The primary group counts, and so do the others, as for a file."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become another user")
+    sidecar = make(socket={"mode": "0666"},
+                   access={"read": {"gids": [65531]}})
+    os.chmod(sidecar.run, 0o755)
+    for gid, groups in (65531, []), (65534, [65530, 65531]):
+        client = connect_as(sidecar, 65534, gid, groups)
+        assert client.call("ping") == {}
+        client.close()
+    client = connect_as(sidecar, 65534, 65534, [65530])
+    error = refused(client, "ping")
+    client.close()
+    assert error.name == "PermissionDenied"
+    assert error.message == 'uid 65534, gid 65534 may not call "ping"'
+
+
+def test_group_of_the_socket(make):
+    """A member gets through the directory that engramd made."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become another user")
+    group = grp.getgrgid(1) if os.getgid() != 1 else grp.getgrgid(2)
+    sidecar = make(socket={"group": group.gr_name})
+    assert sidecar.run.stat().st_gid == group.gr_gid
+    assert sidecar.socket.stat().st_gid == group.gr_gid
+    client = connect_as(sidecar, 65534, 65534, [group.gr_gid])
+    assert client.call("ping") == {}
+    client.close()
+    with pytest.raises(PermissionError):
+        connect_as(sidecar, 65534, 65534, [])
+
+
+def test_lent_descriptors_are_for_reading(make, checkpoint):
+    """A client of another user can not make itself a writable one."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become another user")
+    sidecar = make([{"name": "demo", "checkpoint": str(checkpoint),
+                     "load": "on_demand"}])
+    client = sidecar.client()
+    client.load("demo")
+    client.call("attach", table="demo")
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        for fd in client.fds:
+            for attempt in (
+                    lambda: os.open(f"/proc/self/fd/{fd}", os.O_RDWR),
+                    lambda: os.pwrite(fd, b"x", 0),
+                    lambda: os.ftruncate(fd, 0),
+                    lambda: os.fchmod(fd, 0o666),
+                    lambda: mmap.mmap(fd, 4096)):
+                with pytest.raises(OSError):
+                    attempt()
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
 
 
 # ---- peers that break the rules ----
