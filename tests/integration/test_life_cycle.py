@@ -2,6 +2,7 @@
 """Tables and the daemon itself: from start to stop, with faults between."""
 import json
 import os
+import pathlib
 import shutil
 import signal
 import socket
@@ -292,6 +293,50 @@ def test_no_space_for_a_second_table(make, checkpoint):
     assert client.table("a")["state"] == "ready"
     client.finish(client.call("unload", table="a")["job"])
     client.load("b")
+
+
+def fill(directory):
+    """As somebody else would; returns the file that takes all the room."""
+    path = directory / "of-somebody-else"
+    with open(path, "wb") as f:
+        room = os.statvfs(directory)
+        os.posix_fallocate(f.fileno(), 0, room.f_bavail * room.f_bsize)
+    return path
+
+
+def test_filled_up_during_a_load(make, big_checkpoint):
+    """Admitted, and then the room is gone: an error and no signal, nothing of
+    the load is left, and it succeeds once there is room again."""
+    sidecar = make([table_config(big_checkpoint)], start=False,
+                   memory={"lock": "off"})
+    start_on_small_shm(sidecar, "512m")
+    shm = pathlib.Path(f"/proc/{sidecar.process.pid}/root/dev/shm")
+    client = sidecar.client()
+    before = client.call("status")["memory"]["room"]
+    for _ in range(20):  # the load may be through before we are
+        number = client.call("load", table="demo")["job"]
+        engramd.until(lambda: client.call("job.get", job=number)["bytes_done"],
+                      "the load is admitted")
+        sidecar.signal(signal.SIGSTOP)
+        taken = fill(shm)
+        sidecar.signal(signal.SIGCONT)
+        job = client.finish(number)
+        if job["state"] == "failed":
+            break
+        taken.unlink()
+        client.finish(client.call("unload", table="demo")["job"])
+    assert job["state"] == "failed"
+    data = job["error"]["data"]
+    assert data["name"] == "NoSpace"
+    assert 0 <= data["available"] < data["needed"]
+    assert "no room for" in job["error"]["message"]
+    assert data["fix"]
+    assert sorted(p.name for p in shm.iterdir()) == \
+        [f"engramd.{sidecar.instance}.ctl", taken.name]
+    sidecar.ping()
+    taken.unlink()
+    assert client.call("status")["memory"]["room"] == before
+    client.load("demo")
 
 
 def test_memlock_required(make, checkpoint):
