@@ -46,6 +46,7 @@ static void test_owner_dies(void)
 	const struct engram_control_page *page;
 	struct engram_control_owner *o;
 	int fds = count_fds(), owned, fd;
+	struct stat before, after;
 	uint64_t epoch;
 	char want[256];
 	pid_t pid;
@@ -69,8 +70,12 @@ static void test_owner_dies(void)
 	epoch = engram_control_load64(&page->boot_epoch);
 	CHECK(epoch && page->pid == pid);
 	CHECK(engram_control_load64(&page->tables[0].generation) == 7);
+	CHECK(!stat(path, &before));
 	CHECK(!kill(pid, SIGKILL) && waitpid(pid, NULL, 0) == pid);
+	CHECK_OK(engram_control_owned(&backing, instance, &owned, &err));
+	CHECK(!owned);
 	CHECK_OK(engram_control_own(&backing, instance, &o, &err));
+	CHECK(!stat(path, &after) && before.st_ino == after.st_ino);
 	CHECK(engram_control_load64(&page->boot_epoch) &&
 	      engram_control_load64(&page->boot_epoch) != epoch);
 	CHECK(engram_control_load64(&page->tables[0].generation) == 0);
@@ -81,10 +86,10 @@ static void test_owner_dies(void)
 	CHECK(access(path, F_OK) && count_fds() == fds);
 }
 
-/* All start at once and hold what they win until told: one wins. */
-static void test_contenders(void)
+/* Both start at once and hold what they win until told: one wins. */
+static void contend(void)
 {
-	enum { N = 4 };
+	enum { N = 2 };
 	struct engram_backing backing = fixture_shm();
 	struct engram_control_owner *o;
 	int go[2], done[2], winners = 0, i, status;
@@ -122,6 +127,23 @@ static void test_contenders(void)
 		CHECK(WIFSIGNALED(status) || !WEXITSTATUS(status));
 	}
 	CHECK(winners == 1);
+}
+
+/* With no page, with a dead owner's, and with one to be replaced. */
+static void test_contenders(void)
+{
+	int i, fd;
+
+	for (i = 0; i < 50; i++) {
+		if (i % 3 == 0)
+			unlink(path);
+		if (i % 3 == 1) {
+			fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+			CHECK(fd >= 0 && !ftruncate(fd, 100));
+			close(fd);
+		}
+		contend();
+	}
 	CHECK(!unlink(path));
 }
 
@@ -150,6 +172,87 @@ static void test_foreign_page(void)
 		close(fd);
 	}
 	CHECK(count_fds() == fds);
+}
+
+#define PAGE_FIELD(name)                            \
+	offsetof(struct engram_control_page, name), \
+		sizeof(((struct engram_control_page *)0)->name)
+
+/* What clients say of a page that is not one. */
+static void test_damaged_page(void)
+{
+	static const struct {
+		size_t at, size;
+		uint64_t value;
+		enum engram_status status;
+		const char *message;
+	} damages[] = {
+		{PAGE_FIELD(magic), 0, ENGRAM_ENOTREADY,
+		 "map control page: the page is still being written"},
+		{PAGE_FIELD(magic), 1, ENGRAM_EDAMAGED,
+		 "map control page: magic 0x0000000000000001: not a control "
+		 "page of engramd"},
+		{PAGE_FIELD(abi_version), 0, ENGRAM_ENOTREADY,
+		 "map control page: the page is still being written"},
+		{PAGE_FIELD(abi_version), 2, ENGRAM_EVERSION,
+		 "map control page: the page has ABI version 2, this program "
+		 "reads 1"},
+		{PAGE_FIELD(page_bytes), 4096, ENGRAM_EDAMAGED,
+		 "map control page: 4096 bytes with 64 tables, not 16632 with "
+		 "64"},
+		{PAGE_FIELD(num_tables), 65, ENGRAM_EDAMAGED,
+		 "map control page: 16632 bytes with 65 tables, not 16632 with "
+		 "64"},
+	};
+	struct engram_backing backing = fixture_shm();
+	const struct engram_control_page *mapped;
+	struct engram_control_page *page, good;
+	struct engram_control_owner *o;
+	int fd;
+	size_t i;
+
+	CHECK_OK(engram_control_own(&backing, instance, &o, &err));
+	page = engram_control_owner_page(o);
+	good = *page;
+	CHECK_OK(engram_control_reopen(o, &fd, &err));
+	for (i = 0; i < sizeof(damages) / sizeof(damages[0]); i++) {
+		memcpy((char *)page + damages[i].at, &damages[i].value,
+		       damages[i].size);
+		CHECK(engram_control_map_fd(fd, &mapped, &err) ==
+		      damages[i].status);
+		CHECK_STR(err.message, damages[i].message);
+		CHECK(!mapped && *err.fix);
+		*page = good;
+	}
+	memset(page->instance, 'a', sizeof(page->instance));
+	CHECK(engram_control_map_fd(fd, &mapped, &err) == ENGRAM_EDAMAGED);
+	CHECK_STR(err.message,
+		  "map control page: the instance name has no end");
+	close(fd);
+	CHECK(engram_control_map_fd(-1, &mapped, &err) == ENGRAM_ESYS);
+	CHECK_STR(err.message, "map control page: fstat: Bad file descriptor");
+	engram_control_disown(o, 1);
+	engram_control_disown(NULL, 1);
+	engram_control_unmap(NULL);
+}
+
+/* An owner that steps down and leaves its page: the next one has it. */
+static void test_page_left(void)
+{
+	struct engram_backing backing = fixture_shm();
+	struct engram_control_owner *o;
+	struct stat before, after;
+	int owned;
+
+	CHECK_OK(engram_control_own(&backing, instance, &o, &err));
+	CHECK(!stat(path, &before));
+	engram_control_disown(o, 0);
+	CHECK_OK(engram_control_owned(&backing, instance, &owned, &err));
+	CHECK(!owned);
+	CHECK_OK(engram_control_own(&backing, instance, &o, &err));
+	CHECK(!stat(path, &after) && before.st_ino == after.st_ino);
+	engram_control_disown(o, 1);
+	CHECK(access(path, F_OK));
 }
 
 static void test_memfd(void)
@@ -183,6 +286,8 @@ int main(void)
 	test_owner_dies();
 	test_contenders();
 	test_foreign_page();
+	test_damaged_page();
+	test_page_left();
 	test_memfd();
 	CHECK(engram_control_own(&backing, "a.b", &o, &err) == ENGRAM_EINVAL);
 	CHECK_STR(err.message, "\"a.b\" is no instance name");
