@@ -7,7 +7,7 @@
 
 static void read_all(struct json_view *v, struct config *config)
 {
-	config->instance = config_name(v, "instance", "default");
+	config->instance = config_instance(v, "instance", "default");
 	config_read_socket(v, config);
 	config_read_access(v, config);
 	config_read_log(v, config);

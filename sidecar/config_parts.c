@@ -132,14 +132,27 @@ char *config_path(struct json_view *v, const char *key, const char *dflt)
 	return out;
 }
 
-char *config_name(struct json_view *v, const char *key, const char *dflt)
+char *config_table_name(struct json_view *v, const char *key)
 {
-	char *name = config_string(v, key, dflt);
+	char *name = config_string(v, key, NULL);
 
 	if (!name || engram_name_valid(name))
 		return name;
 	config_fault(v, key,
 		     "use 1 to 63 of A-Z a-z 0-9 _ - and single dots inside",
+		     "\"%s\" is not a valid name", name);
+	free(name);
+	return NULL;
+}
+
+char *config_instance(struct json_view *v, const char *key, const char *dflt)
+{
+	char *name = config_string(v, key, dflt);
+
+	if (!name || engram_instance_valid(name))
+		return name;
+	/* A dot would end it in the names of its segments. */
+	config_fault(v, key, "use 1 to 63 of A-Z a-z 0-9 _ -",
 		     "\"%s\" is not a valid name", name);
 	free(name);
 	return NULL;

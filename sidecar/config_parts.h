@@ -32,7 +32,8 @@ char *config_string(struct json_view *v, const char *key, const char *dflt);
  * refused when the text came from no file. */
 char *config_path(struct json_view *v, const char *key, const char *dflt);
 /* Instance and table names. */
-char *config_name(struct json_view *v, const char *key, const char *dflt);
+char *config_table_name(struct json_view *v, const char *key);
+char *config_instance(struct json_view *v, const char *key, const char *dflt);
 
 /* The parts of struct config; each reads one key of the top level. */
 void config_read_socket(struct json_view *top, struct config *config);

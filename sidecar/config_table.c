@@ -122,7 +122,7 @@ enum engram_status config_parse_table(json_t *value, const char *path,
 	memset(out, 0, sizeof(*out));
 	json_view_begin(&v, value, path, src, status, err);
 	json_view_require(&v, "name", "what clients call the table");
-	out->name = config_name(&v, "name", NULL);
+	out->name = config_table_name(&v, "name");
 	json_view_require(&v, "checkpoint",
 			  "the directory that the model was downloaded to");
 	out->checkpoint = config_path(&v, "checkpoint", NULL);

@@ -26,12 +26,16 @@ static enum engram_status not_json(const char *name, enum engram_status status,
 	if (json_memory_failed())
 		return engram_error_set(err, ENGRAM_ENOMEM,
 					"no memory to parse JSON");
-	if (name)
-		engram_error_set(err, status, "%s:%d:%d: %s", name, error->line,
-				 error->column, error->text);
-	else
-		engram_error_set(err, status, "not JSON: %s at byte %d",
-				 error->text, error->position);
+	if (!name)
+		return engram_error_set(err, status, "not JSON: %s at byte %d",
+					error->text, error->position);
+	engram_error_set(err, status, "%s:%d:%d: %s", name, error->line,
+			 error->column, error->text);
+	engram_error_fix(err, "%s",
+			 status == ENGRAM_ECONFIG
+				 ? "write JSON in UTF-8, without comments, "
+				   "trailing commas or a key twice"
+				 : "download the file again");
 	return status;
 }
 
