@@ -97,7 +97,10 @@ void engram_control_unmap(const struct engram_control_page *page)
 	if (!page)
 		return;
 	/* A mapping of hugetlbfs goes by whole huge pages and refuses
-	 * anything else, so the first size that works is the right one. */
-	while (munmap((void *)page, bytes) && bytes < (size_t)1 << 40)
+	 * anything else with EINVAL, so the first size that works is the
+	 * right one.  After any other error a larger size would take away
+	 * what lies behind. */
+	while (munmap((void *)page, bytes) && errno == EINVAL &&
+	       bytes < (size_t)1 << 40)
 		bytes = bytes == sizeof(*page) ? 65536 : bytes * 2;
 }
