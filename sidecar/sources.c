@@ -99,6 +99,7 @@ static enum engram_status check_size(const struct source *source,
 
 	if (fstat(atomic_load(&source->fd), &st)) {
 		status = engram_error_sys(err, errno, "fstat %s", source->path);
+		engram_error_fix(err, "check the file system it lies on");
 		engram_error_path(err, "%s", source->path);
 		return status;
 	}
