@@ -8,10 +8,10 @@ $(CLIENT_TEST_BIN): $B/tests/%: $B/obj/tests/client/%.o \
 		$$(LIBSHM)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) $(CLIENT_WRAPS:%=-Wl,--wrap=%) -o $@ $^ \
+	$(Q)$(CC) $(LDFLAGS) $(CLIENT_LDFLAGS) -o $@ $^ \
 		$(LIBENGRAM_LDLIBS) $(call pkg_libs,cmocka)
-$B/tests/test_client_faults: CLIENT_WRAPS := malloc calloc realloc strndup \
-	mmap fstat pread socket eventfd connect recvmsg sendmsg poll
+$B/tests/test_client_faults: $$(INJECT_OBJ)
+$B/tests/test_client_faults: CLIENT_LDFLAGS = $(INJECT_LDFLAGS)
 CHECK_TESTS += $(CLIENT_TEST_BIN)
 CHECK_DEPS += $(CLIENT_TEST_BIN)
 

@@ -3,12 +3,9 @@
  * Every allocation and every system call of open, attach, hash, lookup, call
  * and detach fails in turn: the client reports it, and keeps nothing.
  *
- * The linker puts these functions between our objects and the C library
- * (--wrap); faults hit the test's own thread only, not the fake's.
+ * Faults hit the test's own thread only, not the fake's.
  */
 #include <dirent.h>
-#include <errno.h>
-#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -16,68 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <cmocka.h>
 
+#include "../fault/inject.h"
 #include "engram.h"
 #include "fake.h"
-
-static _Thread_local int countdown; /* fails when it reaches 0; < 0: never */
-static _Thread_local bool armed, interrupts;
-static _Thread_local const char *failed_call;
-
-/* Is it this call's turn to fail? */
-static bool fault(const char *name)
-{
-	if (!armed || --countdown)
-		return false;
-	armed = false;
-	failed_call = name;
-	return true;
-}
-
-/* WRAP(type, name, failure, errno, (parameters), (arguments)) for what can not
- * be interrupted, WRAP_EINTR for what can. */
-#define WRAP_IF(when, type, name, failure, number, params, args) \
-	type __real_##name params;                               \
-	type __wrap_##name params;                               \
-	type __wrap_##name params                                \
-	{                                                        \
-		if ((when) && fault(#name)) {                    \
-			errno = number;                          \
-			return failure;                          \
-		}                                                \
-		return __real_##name args;                       \
-	}
-#define WRAP(type, name, failure, number, params, args) \
-	WRAP_IF(!interrupts, type, name, failure, number, params, args)
-#define WRAP_EINTR(type, name, failure, number, params, args)           \
-	WRAP_IF(true, type, name, failure, interrupts ? EINTR : number, \
-		params, args)
-
-WRAP(void *, malloc, NULL, ENOMEM, (size_t n), (n))
-WRAP(void *, calloc, NULL, ENOMEM, (size_t n, size_t m), (n, m))
-WRAP(void *, realloc, NULL, ENOMEM, (void *p, size_t n), (p, n))
-WRAP(char *, strndup, NULL, ENOMEM, (const char *s, size_t n), (s, n))
-WRAP(void *, mmap, MAP_FAILED, ENOMEM,
-     (void *p, size_t n, int prot, int flags, int fd, off_t o),
-     (p, n, prot, flags, fd, o))
-WRAP(int, fstat, -1, EIO, (int fd, struct stat *st), (fd, st))
-WRAP(int, socket, -1, EMFILE, (int d, int t, int p), (d, t, p))
-WRAP(int, eventfd, -1, EMFILE, (unsigned int v, int f), (v, f))
-WRAP_EINTR(ssize_t, pread, -1, EIO, (int fd, void *p, size_t n, off_t o),
-	   (fd, p, n, o))
-WRAP_EINTR(int, connect, -1, ECONNREFUSED,
-	   (int s, const struct sockaddr *a, socklen_t n), (s, a, n))
-WRAP_EINTR(ssize_t, recvmsg, -1, ECONNRESET, (int s, struct msghdr *m, int f),
-	   (s, m, f))
-WRAP_EINTR(ssize_t, sendmsg, -1, EPIPE, (int s, const struct msghdr *m, int f),
-	   (s, m, f))
-WRAP_EINTR(int, poll, -1, ENOMEM, (struct pollfd * p, nfds_t n, int t),
-	   (p, n, t))
 
 /* jansson is not ours to wrap, but asks for its memory here. */
 static void *json_malloc(size_t n)
@@ -175,23 +115,21 @@ static bool one_fault(int nth, bool eintr)
 	unsigned int descriptors = open_descriptors(), maps = mappings();
 	enum engram_status status;
 	struct fake fake;
+	bool failed;
 
 	fake_start(&fake, &table, fake_serve);
-	countdown = nth;
-	interrupts = eintr;
-	armed = true;
+	inject_arm(&(struct inject_plan){.nth = nth, .interrupt = eintr});
 	status = whole_life(fake.path);
-	interrupts = false;
+	failed = inject_disarm();
 	fake_stop(&fake);
 	if (open_descriptors() != descriptors || mappings() != maps)
-		fail_msg("%s, call %d: something is left", failed_call, nth);
-	if (armed) {
-		armed = false;
+		fail_msg("%s, call %d: something is left", inject_call(), nth);
+	if (!failed) {
 		assert_int_equal(status, ENGRAM_OK);
 		return false;
 	}
 	if (status && (eintr || !engram_last_error()->message[0]))
-		fail_msg("%s, call %d: \"%s\"", failed_call, nth,
+		fail_msg("%s, call %d: \"%s\"", inject_call(), nth,
 			 engram_last_error()->message);
 	return true;
 }

@@ -16,11 +16,18 @@
 #include <sys/wait.h>
 
 #include "../unit/loader_fixture.h"
+#include "inject.h"
+#include "reader.h"
 
 static char instance[64];
 static struct engram_error err;
 static struct loader_case *current;
+static char last_path[96];
 static struct loader_progress progress;
+
+/* Rows and dim: one chunk, and two, so that two threads work. */
+#define SMALL 2000, 64
+#define LARGE 65536, 1024
 
 enum action { PASS, RESULT, SHORT, TRUNCATE, OVERWRITE, REMOVE, CANCEL };
 
@@ -28,9 +35,6 @@ enum action { PASS, RESULT, SHORT, TRUNCATE, OVERWRITE, REMOVE, CANCEL };
 static enum action action;
 static _Atomic int countdown;
 static int result;
-static _Atomic int fail_queue_init, fail_register, fail_thread, fail_fallocate,
-	fail_alloc;
-
 /* Is this the call that fails? */
 static bool hit(_Atomic int *counter)
 {
@@ -64,6 +68,16 @@ static int plant(int res)
 	return res;
 }
 
+/* What did not "come" must be read again: it is overwritten. */
+static int planted(uint8_t *buffer, int res)
+{
+	const int came = plant(res), keep = came > 0 ? came : 0;
+
+	if (keep < res)
+		memset(buffer + keep, 0xee, (size_t)(res - keep));
+	return came;
+}
+
 ssize_t __real_preadv(int fd, const struct iovec *iov, int n, off_t at);
 ssize_t __wrap_preadv(int fd, const struct iovec *iov, int n, off_t at);
 ssize_t __wrap_preadv(int fd, const struct iovec *iov, int n, off_t at)
@@ -71,13 +85,8 @@ ssize_t __wrap_preadv(int fd, const struct iovec *iov, int n, off_t at)
 	ssize_t r = __real_preadv(fd, iov, n, at);
 	int res = r < 0 ? -errno : (int)r;
 
-	if (hit(&countdown)) {
-		res = plant(res);
-		/* What did not "come" must be read again. */
-		if (res < r)
-			memset((char *)iov->iov_base + (res > 0 ? res : 0),
-			       0xee, (size_t)(r - (res > 0 ? res : 0)));
-	}
+	if (hit(&countdown))
+		res = planted(iov->iov_base, res);
 	if (res >= 0)
 		return res;
 	errno = -res;
@@ -102,8 +111,13 @@ int __wrap_io_uring_submit_and_wait_timeout(struct io_uring *ring,
 {
 	int r = __real_io_uring_submit_and_wait_timeout(ring, cqe, n, ts, mask);
 
-	if (*cqe && hit(&countdown))
-		(*cqe)->res = plant((*cqe)->res);
+	if (*cqe && hit(&countdown)) {
+		const struct reader_request *request =
+			io_uring_cqe_get_data(*cqe);
+
+		(*cqe)->res =
+			planted(request->buffer + request->done, (*cqe)->res);
+	}
 	return r;
 }
 
@@ -114,8 +128,9 @@ int __wrap_io_uring_queue_init(unsigned int n, struct io_uring *ring,
 int __wrap_io_uring_queue_init(unsigned int n, struct io_uring *ring,
 			       unsigned int flags)
 {
-	return fail_queue_init ? -fail_queue_init
-			       : __real_io_uring_queue_init(n, ring, flags);
+	const int fault = inject_fault("io_uring_queue_init", false, EPERM);
+
+	return fault ? -fault : __real_io_uring_queue_init(n, ring, flags);
 }
 
 int __real_io_uring_register_buffers(struct io_uring *ring,
@@ -125,49 +140,10 @@ int __wrap_io_uring_register_buffers(struct io_uring *ring,
 int __wrap_io_uring_register_buffers(struct io_uring *ring,
 				     const struct iovec *iov, unsigned int n)
 {
-	return fail_register ? -ENOMEM
-			     : __real_io_uring_register_buffers(ring, iov, n);
-}
+	const int fault =
+		inject_fault("io_uring_register_buffers", false, ENOMEM);
 
-int __real_pthread_create(pthread_t *id, const pthread_attr_t *attr,
-			  void *(*f)(void *), void *ctx);
-int __wrap_pthread_create(pthread_t *id, const pthread_attr_t *attr,
-			  void *(*f)(void *), void *ctx);
-int __wrap_pthread_create(pthread_t *id, const pthread_attr_t *attr,
-			  void *(*f)(void *), void *ctx)
-{
-	return hit(&fail_thread) ? EAGAIN
-				 : __real_pthread_create(id, attr, f, ctx);
-}
-
-int __real_fallocate(int fd, int mode, off_t at, off_t bytes);
-int __wrap_fallocate(int fd, int mode, off_t at, off_t bytes);
-int __wrap_fallocate(int fd, int mode, off_t at, off_t bytes)
-{
-	if (!hit(&fail_fallocate))
-		return __real_fallocate(fd, mode, at, bytes);
-	errno = ENOSPC;
-	return -1;
-}
-
-void *__real_malloc(size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_malloc(size_t bytes)
-{
-	return hit(&fail_alloc) ? NULL : __real_malloc(bytes);
-}
-void *__real_calloc(size_t n, size_t bytes);
-void *__wrap_calloc(size_t n, size_t bytes);
-void *__wrap_calloc(size_t n, size_t bytes)
-{
-	return hit(&fail_alloc) ? NULL : __real_calloc(n, bytes);
-}
-int __real_posix_memalign(void **out, size_t align, size_t bytes);
-int __wrap_posix_memalign(void **out, size_t align, size_t bytes);
-int __wrap_posix_memalign(void **out, size_t align, size_t bytes)
-{
-	return hit(&fail_alloc) ? ENOMEM
-				: __real_posix_memalign(out, align, bytes);
+	return fault ? -fault : __real_io_uring_register_buffers(ring, iov, n);
 }
 
 static int count_threads(void)
@@ -183,23 +159,23 @@ static int count_threads(void)
 }
 
 static struct loader_report report;
+static enum loader_direct direct = LOADER_DIRECT_AUTO;
+static uint32_t layout = ENGRAM_PACKED;
 
 /* One load of a fresh case with the faults that are set; bytes are compared
  * if it succeeds. */
 static enum engram_status attempt(enum loader_engine engine, uint64_t rows,
-				  uint64_t dim)
+				  uint64_t dim, const struct inject_plan *calls)
 {
 	struct loader_case c = {.rows = rows,
 				.dim = dim,
 				.dtype = ENGRAM_F8_E4M3,
 				.scheme = ENGRAM_SCALE_UE8M0_BLOCK,
-				.layout = ENGRAM_PACKED,
+				.layout = layout,
 				.codes_at = 664,
 				.scales_at = 5};
-	struct loader_options o = {engine, LOADER_DIRECT_AUTO, 2, 4, 16384};
+	struct loader_options o = {engine, direct, 2, 4, 16384};
 	int fds = count_fds(), threads = count_threads();
-	int fallocates = atomic_exchange(&fail_fallocate, 0);
-	int allocs = atomic_exchange(&fail_alloc, 0);
 	enum engram_status status;
 	int tries;
 
@@ -207,12 +183,12 @@ static enum engram_status attempt(enum loader_engine engine, uint64_t rows,
 	memset(&progress, 0, sizeof(progress));
 	loader_case_files(&c);
 	loader_case_segment(&c, instance);
-	atomic_store(&fail_fallocate, fallocates);
-	atomic_store(&fail_alloc, allocs);
+	if (calls)
+		inject_arm(calls);
 	status = loader_fill(&c.checkpoint, &c.layer, c.writer, &o, &progress,
 			     &report, &err);
-	atomic_store(&fail_fallocate, 0);
-	atomic_store(&fail_alloc, 0);
+	if (calls)
+		CHECK(inject_disarm());
 	if (!status)
 		loader_case_check(&c);
 	else if (err.status != status || !*err.message || !*err.fix)
@@ -222,6 +198,7 @@ static enum engram_status attempt(enum loader_engine engine, uint64_t rows,
 		CHECK(err.status == status && *err.message && *err.fix);
 	if (status == ENGRAM_EIO || status == ENGRAM_ESOURCECHANGED)
 		CHECK_STR(err.path, c.paths[0]);
+	snprintf(last_path, sizeof(last_path), "%s", c.paths[0]);
 	loader_case_free(&c);
 	CHECK(count_fds() == fds);
 	/* A joined thread may be seen for a moment more; a leaked one stays. */
@@ -240,9 +217,19 @@ static enum engram_status read_fault(enum loader_engine engine, int k,
 	action = what;
 	result = value;
 	atomic_store(&countdown, k);
-	status = attempt(engine, 2000, 64);
+	status = attempt(engine, SMALL, NULL);
 	CHECK(atomic_load(&countdown) == 0);
 	return status;
+}
+
+/* The first read of a load: of 16384 bytes of codes from 664 on, rounded out
+ * to whole units. */
+static void check_place(const char *what, const char *why)
+{
+	char want[512];
+
+	snprintf(want, sizeof(want), "layer 14: %s%s%s", last_path, what, why);
+	CHECK_STR(err.message, want);
 }
 
 static void test_reads(enum loader_engine engine)
@@ -263,14 +250,22 @@ static void test_reads(enum loader_engine engine)
 		CHECK(!report.direct);
 		CHECK(read_fault(engine, k, RESULT, -EIO) == ENGRAM_EIO);
 		CHECK(err.sys_errno == EIO);
-		CHECK(strstr(err.message, ": read of "));
-		CHECK(strstr(err.message, ": Input/output error"));
+		if (k == 1)
+			check_place(": read of 20480 bytes at 0: ",
+				    "Input/output error");
 		CHECK(read_fault(engine, k, RESULT, 0) ==
 		      ENGRAM_ESOURCECHANGED);
+		if (k == 1)
+			check_place(": ends at offset 0: it has 132669 bytes, "
+				    "and had 132669 when it was opened",
+				    "");
 		CHECK(read_fault(engine, k, TRUNCATE, 0) ==
 		      ENGRAM_ESOURCECHANGED);
-		CHECK(strstr(err.message, "it has 5000 bytes, and had "));
-		CHECK(err.available == 5000);
+		if (k == 1)
+			check_place(": ends at offset 0: it has 5000 bytes, "
+				    "and had 132669 when it was opened",
+				    "");
+		CHECK(err.needed == 132669 && err.available == 5000);
 		CHECK(read_fault(engine, k, OVERWRITE, 0) ==
 		      ENGRAM_ESOURCECHANGED);
 		CHECK(read_fault(engine, k, REMOVE, 0) ==
@@ -280,46 +275,93 @@ static void test_reads(enum loader_engine engine)
 	action = PASS;
 }
 
+/* Direct reads as the user demands: no way around a refusal. */
+static void test_direct(enum loader_engine engine)
+{
+	enum engram_status status;
+
+	direct = LOADER_DIRECT_ON;
+	status = attempt(engine, SMALL, NULL);
+	if (status == ENGRAM_OK) {
+		CHECK(report.direct);
+		CHECK(read_fault(engine, 1, RESULT, -EINVAL) ==
+		      ENGRAM_EUNSUPPORTED);
+		action = PASS;
+	} else {
+		CHECK(status == ENGRAM_EUNSUPPORTED);
+		printf("direct reads not tested: /var/tmp has none\n");
+	}
+	direct = LOADER_DIRECT_AUTO;
+	CHECK_OK(attempt(engine, SMALL, NULL));
+	CHECK(report.direct == (status == ENGRAM_OK));
+	/* A file system that refuses the flag. */
+	direct = LOADER_DIRECT_ON;
+	CHECK(attempt(engine, SMALL,
+		      &(struct inject_plan){
+			      .nth = 1, .calls = "open", .number = EINVAL}) ==
+	      ENGRAM_EUNSUPPORTED);
+	check_place(": its file system has no direct reads", "");
+	CHECK_STR(err.fix, "set loader.direct to \"auto\" or \"off\"");
+	direct = LOADER_DIRECT_AUTO;
+	CHECK_OK(attempt(engine, SMALL,
+			 &(struct inject_plan){
+				 .nth = 1, .calls = "open", .number = EINVAL}));
+	CHECK(!report.direct);
+}
+
 static void test_refused(void)
 {
 	static const int errnos[] = {EPERM, ENOSYS, ENOMEM};
 	unsigned int i;
 
 	for (i = 0; i < 3; i++) {
+		const struct inject_plan refuse = {
+			.nth = 1,
+			.calls = "io_uring_queue_init",
+			.number = errnos[i],
+			.any_thread = true,
+			.sticky = true};
 		char want[128];
 
-		atomic_store(&fail_queue_init, errnos[i]);
-		CHECK_OK(attempt(LOADER_AUTO, 2000, 64));
+		CHECK_OK(attempt(LOADER_AUTO, SMALL, &refuse));
 		CHECK(report.engine == LOADER_PREADV);
 		snprintf(want, sizeof(want), "io_uring: %s",
 			 strerror(errnos[i]));
 		CHECK(!strncmp(report.engine_reason, want, strlen(want)));
-		CHECK(attempt(LOADER_IO_URING, 2000, 64) ==
+		CHECK(attempt(LOADER_IO_URING, SMALL, &refuse) ==
 		      (errnos[i] == ENOMEM ? ENGRAM_ENOMEM
 					   : ENGRAM_EUNSUPPORTED));
 	}
-	atomic_store(&fail_queue_init, 0);
+}
+
+static enum engram_status call_fault(enum loader_engine engine,
+				     const char *name, int nth)
+{
+	return attempt(engine, LARGE,
+		       &(struct inject_plan){
+			       .nth = nth, .calls = name, .any_thread = true});
 }
 
 static void test_calls(enum loader_engine engine)
 {
 	int k;
 
-	/* Two chunks, so two threads. */
-	atomic_store(&fail_thread, 1);
-	CHECK(attempt(engine, 65536, 1024) == ENGRAM_ESYS);
+	CHECK(call_fault(engine, "pthread_create", 1) == ENGRAM_ESYS);
 	CHECK(err.sys_errno == EAGAIN);
-	atomic_store(&fail_thread, 2);
-	CHECK_OK(attempt(engine, 65536, 1024));
+	CHECK_OK(call_fault(engine, "pthread_create", 2));
 	CHECK(report.threads == 1);
-	for (k = 1; k <= 4; k += 3) {
-		atomic_store(&fail_fallocate, k);
-		CHECK(attempt(engine, 65536, 1024) == ENGRAM_ENOSPACE);
-	}
-	for (k = 1; k <= 4; k++) {
-		atomic_store(&fail_alloc, k);
-		CHECK(attempt(engine, 2000, 64) == ENGRAM_ENOMEM);
-	}
+	for (k = 1; k <= 2; k++)
+		CHECK(call_fault(engine, "fallocate", k) == ENGRAM_ENOSPACE);
+	for (k = 1; k <= 4; k++)
+		CHECK(attempt(engine, SMALL,
+			      &(struct inject_plan){
+				      .nth = k,
+				      .any_thread = true,
+				      .calls = "malloc calloc "
+					       "posix_memalign"}) ==
+		      ENGRAM_ENOMEM);
+	CHECK(call_fault(engine, "open", 1) == ENGRAM_ESYS);
+	CHECK(call_fault(engine, "fstat", 1) == ENGRAM_ESYS);
 }
 
 static void *nothing(void *ctx)
@@ -355,12 +397,22 @@ static void test_seccomp(void)
 		first_thread();
 		CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
 		CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
-		CHECK_OK(attempt(LOADER_AUTO, 2000, 64));
+		CHECK_OK(attempt(LOADER_AUTO, SMALL, NULL));
 		CHECK(report.engine == LOADER_PREADV);
 		_exit(0);
 	}
 	CHECK(waitpid(pid, &status, 0) == pid);
 	CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
+static void test_engine(enum loader_engine engine)
+{
+	layout = ENGRAM_SPLIT;
+	test_reads(engine);
+	layout = ENGRAM_PACKED;
+	test_reads(engine);
+	test_direct(engine);
+	test_calls(engine);
 }
 
 int main(void)
@@ -369,19 +421,20 @@ int main(void)
 	test_seccomp();
 	first_thread();
 	test_refused();
-	test_reads(LOADER_PREADV);
-	test_calls(LOADER_PREADV);
-	if (attempt(LOADER_AUTO, 2000, 64) ||
+	test_engine(LOADER_PREADV);
+	if (attempt(LOADER_AUTO, SMALL, NULL) ||
 	    report.engine != LOADER_IO_URING) {
 		printf("io_uring not tested: %s\n", report.engine_reason);
 		return 0;
 	}
-	atomic_store(&fail_register, 1);
-	CHECK_OK(attempt(LOADER_IO_URING, 2000, 64));
+	CHECK_OK(attempt(
+		LOADER_IO_URING, SMALL,
+		&(struct inject_plan){.nth = 1,
+				      .calls = "io_uring_register_buffers",
+				      .any_thread = true,
+				      .sticky = true}));
 	CHECK(!report.registered_buffers);
 	CHECK_STR(report.engine_reason, "buffers not registered");
-	atomic_store(&fail_register, 0);
-	test_reads(LOADER_IO_URING);
-	test_calls(LOADER_IO_URING);
+	test_engine(LOADER_IO_URING);
 	return 0;
 }
