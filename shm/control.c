@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "backing.h"
+#include "lock.h"
 #include "engram_control.h"
 
 #define AT(type, field, offset) \
@@ -68,34 +69,15 @@ const char *engram_table_state_name(enum engram_table_state state)
 		       : "unknown";
 }
 
-/* One who asks engram_control_owned holds the lock for an instant; such a
- * one must not pass for an owner. */
-#define LOCK_TRIES   5
-#define LOCK_WAIT_NS 2000000
-
-/* 1: locked, 0: somebody else has it, -1: errno. */
-static int try_lock(int fd, int kind)
+/* Whose pid the page that lies there names; 0: none. */
+static int32_t page_pid(int fd)
 {
-	int r;
+	const size_t at = offsetof(struct engram_control_page, pid);
+	int32_t pid = 0;
 
-	do
-		r = flock(fd, kind | LOCK_NB);
-	while (r && errno == EINTR);
-	if (!r)
-		return 1;
-	return errno == EWOULDBLOCK ? 0 : -1;
-}
-
-static int lock_exclusive(int fd)
-{
-	const struct timespec wait = {.tv_nsec = LOCK_WAIT_NS};
-	int locked = try_lock(fd, LOCK_EX), i;
-
-	for (i = 1; !locked && i < LOCK_TRIES; i++) {
-		nanosleep(&wait, NULL);
-		locked = try_lock(fd, LOCK_EX);
-	}
-	return locked;
+	return pread(fd, &pid, sizeof(pid), (off_t)at) == (ssize_t)sizeof(pid)
+		       ? pid
+		       : 0;
 }
 
 /* Does the path still lead to the file behind fd? */
@@ -111,11 +93,9 @@ static int same_inode(int fd, const char *path)
 static enum engram_status busy(int fd, const char *instance,
 			       struct engram_error *err)
 {
-	const size_t at = offsetof(struct engram_control_page, pid);
-	int32_t pid = 0;
+	const int32_t pid = page_pid(fd);
 
-	if (pread(fd, &pid, sizeof(pid), (off_t)at) == (ssize_t)sizeof(pid) &&
-	    pid > 0)
+	if (pid > 0)
 		engram_error_set(err, ENGRAM_EBUSY,
 				 "instance \"%s\" belongs to the engramd with "
 				 "pid %d",
@@ -183,7 +163,7 @@ static enum engram_status lock_page(struct engram_control_owner *o,
 
 		if (status)
 			return status;
-		locked = lock_exclusive(o->fd);
+		locked = lock_exclusive(o->fd, page_pid);
 		if (locked < 0)
 			return engram_error_sys(err, errno, "flock %s",
 						o->path);
@@ -417,7 +397,7 @@ enum engram_status engram_control_owned(const struct engram_backing *backing,
 	if (fd < 0)
 		return engram_error_sys(err, errno, "open %s", path);
 	/* Shared, so that two who ask do not see each other. */
-	locked = try_lock(fd, LOCK_SH);
+	locked = lock_try(fd, LOCK_SH);
 	if (locked < 0)
 		status = engram_error_sys(err, errno, "flock %s", path);
 	*owned = !locked;

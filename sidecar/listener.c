@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "listener.h"
+#include "lock.h"
 #include "log.h"
 
 #define BACKLOG	       128
@@ -81,10 +81,28 @@ static bool same_file(int fd, const char *path)
 	       by_fd.st_ino == by_name.st_ino && by_fd.st_dev == by_name.st_dev;
 }
 
+static int32_t lock_file_pid(int fd)
+{
+	char text[16] = "";
+
+	return pread(fd, text, sizeof(text) - 1, 0) > 0
+		       ? (int32_t)strtol(text, NULL, 10)
+		       : 0;
+}
+
+/* For those who find the lock taken; not worth a failure. */
+static void write_pid(const struct listener *l)
+{
+	if (ftruncate(l->lock_fd, 0) ||
+	    dprintf(l->lock_fd, "%d\n", (int)getpid()) < 0)
+		log_warn("pid not written to the lock file",
+			 LOG_S("error", strerror(errno)));
+}
+
 static enum engram_status take_lock(struct listener *l,
 				    struct engram_error *err)
 {
-	int rc;
+	int locked, error;
 
 	for (;;) {
 		l->lock_fd =
@@ -96,20 +114,20 @@ static enum engram_status take_lock(struct listener *l,
 			engram_error_path(err, "%s", l->lock_path);
 			return err->status;
 		}
-		do
-			rc = flock(l->lock_fd, LOCK_EX | LOCK_NB);
-		while (rc && errno == EINTR);
-		if (rc)
+		locked = lock_exclusive(l->lock_fd, lock_file_pid);
+		if (locked <= 0)
 			break;
-		if (same_file(l->lock_fd, l->lock_path))
+		if (same_file(l->lock_fd, l->lock_path)) {
+			write_pid(l);
 			return ENGRAM_OK;
+		}
 		close(l->lock_fd);
 	}
-	rc = errno;
+	error = errno;
 	close(l->lock_fd);
 	l->lock_fd = -1;
-	if (rc != EWOULDBLOCK)
-		return engram_error_sys(err, rc, "lock file \"%s\"",
+	if (locked < 0)
+		return engram_error_sys(err, error, "lock file \"%s\"",
 					l->lock_path);
 	engram_error_set(err, ENGRAM_EBUSY,
 			 "socket \"%s\" belongs to another engramd",
