@@ -190,6 +190,20 @@ static enum engram_status no_space(const struct engram_segment_writer *w,
 	return ENGRAM_ENOSPACE;
 }
 
+/* For errors that say nothing else: a limit, or a file system that is not
+ * what it should be. */
+static void usual_fix(const struct engram_segment_writer *w,
+		      struct engram_error *err)
+{
+	const char *dir = w->backing.dir;
+
+	if (err && !*err->fix)
+		engram_error_fix(err,
+				 "check engramd's limits (prlimit, "
+				 "vm.max_map_count)%s%s",
+				 *dir ? " and what is mounted on " : "", dir);
+}
+
 static int allocate(int fd, uint64_t offset, uint64_t bytes)
 {
 	int r;
@@ -294,6 +308,7 @@ enum engram_status engram_segment_create(const struct engram_backing *backing,
 	*out = w;
 	return ENGRAM_OK;
 fail:
+	usual_fix(w, err);
 	engram_error_context(err, "create segment");
 	engram_segment_discard(w);
 	return status;
@@ -331,12 +346,26 @@ static enum engram_status populate(struct engram_segment_writer *w,
 				w->temporary, offset);
 }
 
+/* Allocate and fault in whole pages; `left` bytes are still wanted. */
+static enum engram_status reserve_piece(struct engram_segment_writer *w,
+					uint64_t at, uint64_t bytes,
+					uint64_t left, struct engram_error *err)
+{
+	if (!allocate(w->fd, at, bytes))
+		return populate(w, at, bytes, err);
+	if (out_of_space(errno))
+		return no_space(w, left, errno, err);
+	return engram_error_sys(err, errno, "fallocate %s", w->temporary);
+}
+
 enum engram_status engram_segment_reserve(struct engram_segment_writer *w,
 					  uint64_t offset, uint64_t bytes,
 					  struct engram_error *err)
 {
+	/* Whole pages, of hugetlbfs too. */
+	const uint64_t most = round_up(RESERVE_BYTES, w->page_bytes);
+	enum engram_status status = ENGRAM_OK;
 	uint64_t end, at, piece;
-	enum engram_status status;
 
 	if (offset > w->map_bytes || bytes > w->map_bytes - offset) {
 		engram_error_set(err, ENGRAM_EINVAL,
@@ -350,22 +379,14 @@ enum engram_status engram_segment_reserve(struct engram_segment_writer *w,
 	if (!bytes)
 		return ENGRAM_OK;
 	end = round_up(offset + bytes, w->page_bytes);
-	for (at = offset - offset % w->page_bytes; at < end; at += piece) {
-		/* Whole pages, of hugetlbfs too. */
-		piece = round_up(RESERVE_BYTES, w->page_bytes);
-		if (piece > end - at)
-			piece = end - at;
-		if (allocate(w->fd, at, piece))
-			return out_of_space(errno)
-				       ? no_space(w, end - at, errno, err)
-				       : engram_error_sys(err, errno,
-							  "fallocate %s",
-							  w->temporary);
-		status = populate(w, at, piece, err);
-		if (status)
-			return status;
+	at = offset - offset % w->page_bytes;
+	for (; at < end && !status; at += piece) {
+		piece = end - at < most ? end - at : most;
+		status = reserve_piece(w, at, piece, end - at, err);
 	}
-	return ENGRAM_OK;
+	if (status)
+		usual_fix(w, err);
+	return status;
 }
 
 struct engram_segment_header *engram_segment_writer_header(
@@ -462,6 +483,7 @@ enum engram_status engram_segment_publish(struct engram_segment_writer *w,
 	if (!status)
 		return ENGRAM_OK;
 fail:
+	usual_fix(w, err);
 	engram_error_context(err, "publish segment");
 	return status;
 }
