@@ -80,13 +80,16 @@ static int32_t page_pid(int fd)
 		       : 0;
 }
 
-/* Does the path still lead to the file behind fd? */
+/* 1: the path still leads to the file behind fd, 0: it does not, -1: errno. */
 static int same_inode(int fd, const char *path)
 {
 	struct stat a, b;
 
-	return !fstat(fd, &a) && !lstat(path, &b) && a.st_dev == b.st_dev &&
-	       a.st_ino == b.st_ino;
+	if (fstat(fd, &a))
+		return -1;
+	if (lstat(path, &b))
+		return errno == ENOENT ? 0 : -1;
+	return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
 /* The page that lies there says whose it is, if it says anything. */
@@ -110,24 +113,32 @@ static enum engram_status busy(int fd, const char *instance,
 	return ENGRAM_EBUSY;
 }
 
-static enum engram_status open_page(const char *path, int *fd,
-				    struct engram_error *err)
+static enum engram_status page_failed(int sys_errno, const char *what,
+				      const char *path,
+				      struct engram_error *err)
 {
-	enum engram_status status;
+	enum engram_status status =
+		engram_error_sys(err, sys_errno, "%s %s", what, path);
 
-	*fd = backing_open_retry(
-		path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0640);
-	if (*fd >= 0)
-		return ENGRAM_OK;
-	status = engram_error_sys(err, errno, "open %s", path);
 	engram_error_fix(err, "check that its directory is mounted and that "
 			      "engramd may write there");
 	engram_error_path(err, "%s", path);
 	return status;
 }
 
-/* A page of another size or version is not written over: its readers would
- * see fields move.  Empty: a page that is being made, or was never made. */
+static enum engram_status open_page(const char *path, int *fd,
+				    struct engram_error *err)
+{
+	*fd = backing_open_retry(
+		path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0640);
+	return *fd >= 0 ? ENGRAM_OK : page_failed(errno, "open", path, err);
+}
+
+/*
+ * 1 or 0, -1: errno.  A page of another size or version is not written over:
+ * its readers would see fields move.  Empty: a page that is being made, or
+ * was never made.
+ */
 static int reusable(int fd, uint64_t bytes)
 {
 	struct engram_control_page head;
@@ -135,12 +146,16 @@ static int reusable(int fd, uint64_t bytes)
 	ssize_t n;
 
 	if (fstat(fd, &st))
-		return 0;
+		return -1;
 	if (!st.st_size)
 		return 1;
 	if ((uint64_t)st.st_size != bytes)
 		return 0;
-	n = pread(fd, &head, sizeof(head), 0);
+	do
+		n = pread(fd, &head, sizeof(head), 0);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -1;
 	return n == (ssize_t)sizeof(head) &&
 	       (!head.magic || (head.magic == ENGRAM_CONTROL_MAGIC &&
 				(!head.abi_version ||
@@ -148,36 +163,53 @@ static int reusable(int fd, uint64_t bytes)
 				head.page_bytes == sizeof(head)));
 }
 
+enum page { PAGE_OURS, PAGE_GONE, PAGE_BUSY, PAGE_FAILED };
+
 /*
- * Open and lock the page at o->path.  Between open and flock the owner may
- * have unlinked it: then the lock is on a file that nobody else will find,
- * and the next turn opens the one that is there now.
+ * Lock what open_page found.  Between open and flock the owner may have
+ * unlinked it: then the lock is on a file that nobody else will find.  A page
+ * that can not be used is unlinked, under its lock.
  */
+static enum page lock_found(const struct engram_control_owner *o)
+{
+	int r = lock_exclusive(o->fd, page_pid);
+
+	if (!r)
+		return PAGE_BUSY;
+	if (r > 0)
+		r = same_inode(o->fd, o->path);
+	if (!r)
+		return PAGE_GONE;
+	if (r > 0)
+		r = reusable(o->fd, o->map_bytes);
+	if (r > 0)
+		return PAGE_OURS;
+	if (!r && (!unlink(o->path) || errno == ENOENT))
+		return PAGE_GONE;
+	return PAGE_FAILED;
+}
+
+/* Open and lock the page at o->path; one that is gone, until there is one. */
 static enum engram_status lock_page(struct engram_control_owner *o,
 				    const char *instance,
 				    struct engram_error *err)
 {
 	for (;;) {
 		enum engram_status status = open_page(o->path, &o->fd, err);
-		int locked;
 
 		if (status)
 			return status;
-		locked = lock_exclusive(o->fd, page_pid);
-		if (locked < 0)
-			return engram_error_sys(err, errno, "flock %s",
-						o->path);
-		if (!locked)
+		switch (lock_found(o)) {
+		case PAGE_OURS:
+			return ENGRAM_OK;
+		case PAGE_BUSY:
 			return busy(o->fd, instance, err);
-		if (same_inode(o->fd, o->path)) {
-			if (reusable(o->fd, o->map_bytes))
-				return ENGRAM_OK;
-			if (unlink(o->path) && errno != ENOENT)
-				return engram_error_sys(err, errno, "unlink %s",
-							o->path);
+		case PAGE_FAILED:
+			return page_failed(errno, "lock", o->path, err);
+		case PAGE_GONE:
+			backing_close(o->fd);
+			o->fd = -1;
 		}
-		backing_close(o->fd);
-		o->fd = -1;
 	}
 }
 
@@ -216,8 +248,14 @@ static enum engram_status random_epoch(uint64_t *epoch,
 
 	do {
 		n = getrandom(epoch, sizeof(*epoch), 0);
-		if (n < 0 && errno != EINTR)
-			return engram_error_sys(err, errno, "getrandom");
+		if (n < 0 && errno != EINTR) {
+			enum engram_status status =
+				engram_error_sys(err, errno, "getrandom");
+
+			engram_error_fix(err, "allow getrandom in the seccomp "
+					      "profile");
+			return status;
+		}
 	} while (n != (ssize_t)sizeof(*epoch) || !*epoch);
 	return ENGRAM_OK;
 }
@@ -320,8 +358,11 @@ enum engram_status engram_control_own(const struct engram_backing *backing,
 	if (status)
 		return status;
 	o = calloc(1, sizeof(*o));
-	if (!o)
-		return engram_error_sys(err, ENOMEM, "control page");
+	if (!o) {
+		status = engram_error_sys(err, ENOMEM, "control page");
+		engram_error_fix(err, "free some memory");
+		return status;
+	}
 	o->fd = -1;
 	o->map_bytes =
 		round_up(sizeof(*o->page), (uint64_t)sysconf(_SC_PAGESIZE));
@@ -331,7 +372,11 @@ enum engram_status engram_control_own(const struct engram_backing *backing,
 	status = size_and_map(o, err);
 	if (status) {
 		engram_error_context(err, "control page %s", o->path);
-		engram_error_fix(err, "make room in %s",
+		engram_error_fix(err, "%s %s",
+				 status == ENGRAM_ENOSPACE ||
+						 status == ENGRAM_ENOMEM
+					 ? "make room in"
+					 : "check what is mounted on",
 				 *backing->dir ? backing->dir : "memory");
 		goto fail;
 	}
@@ -395,11 +440,11 @@ enum engram_status engram_control_owned(const struct engram_backing *backing,
 	if (fd < 0 && errno == ENOENT)
 		return ENGRAM_OK;
 	if (fd < 0)
-		return engram_error_sys(err, errno, "open %s", path);
+		return page_failed(errno, "open", path, err);
 	/* Shared, so that two who ask do not see each other. */
 	locked = lock_try(fd, LOCK_SH);
 	if (locked < 0)
-		status = engram_error_sys(err, errno, "flock %s", path);
+		status = page_failed(errno, "lock", path, err);
 	*owned = !locked;
 	backing_close(fd);
 	return status;
