@@ -42,11 +42,15 @@ static enum engram_status read_names(DIR *dir, const char *instance,
 		if (!segment_name_parse(name->d_name, &entry) ||
 		    (instance && strcmp(instance, entry.instance)))
 			continue;
-		/* It may go away meanwhile; a link or a folder of that name
-		 * is nobody's segment. */
 		if (fstatat(dirfd(dir), name->d_name, &st,
-			    AT_SYMLINK_NOFOLLOW) ||
-		    !S_ISREG(st.st_mode))
+			    AT_SYMLINK_NOFOLLOW)) {
+			if (errno == ENOENT) /* it went away meanwhile */
+				continue;
+			return engram_error_sys(err, errno, "fstatat %s",
+						name->d_name);
+		}
+		/* A link or a folder of that name is nobody's segment. */
+		if (!S_ISREG(st.st_mode))
 			continue;
 		entry.bytes = (uint64_t)st.st_blocks * 512;
 		if (!append(list, &entry))
@@ -79,6 +83,10 @@ enum engram_status engram_segment_list(const struct engram_backing *backing,
 	closedir(dir);
 	if (status) {
 		engram_error_context(err, "%s", backing->dir);
+		engram_error_fix(err, status == ENGRAM_ENOMEM
+					      ? "free some memory"
+					      : "check that it is mounted and "
+						"readable");
 		free(list.entries);
 		return status;
 	}
