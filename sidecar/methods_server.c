@@ -113,6 +113,18 @@ RPC_METHOD_DECL(method_clients)
 	return finish(call, json_pack("{s:o}", "clients", array), err);
 }
 
+/* A name is shown on people's terminals, which obey U+0000..1F and
+ * U+007F..9F. */
+static bool has_control(const char *utf8)
+{
+	const unsigned char *s = (const unsigned char *)utf8;
+
+	for (; *s; s++)
+		if (*s < 0x20 || *s == 0x7f || (*s == 0xc2 && s[1] < 0xa0))
+			return true;
+	return false;
+}
+
 RPC_METHOD_DECL(method_client_name)
 {
 	const char *name = rpc_string(call, "name");
@@ -122,6 +134,12 @@ RPC_METHOD_DECL(method_client_name)
 		engram_error_set(err, ENGRAM_EINVAL,
 				 "name: 1 to %zu bytes are allowed, not %zu",
 				 sizeof(call->client->name) - 1, len);
+		engram_error_path(err, "name");
+		return ENGRAM_EINVAL;
+	}
+	if (has_control(name)) {
+		engram_error_set(err, ENGRAM_EINVAL,
+				 "name: control characters are not allowed");
 		engram_error_path(err, "name");
 		return ENGRAM_EINVAL;
 	}

@@ -265,9 +265,8 @@ static void free_event(struct event *event)
 		event_free(event);
 }
 
-/* From here on there is nothing to interrupt: a signal would only keep the
- * last names from being removed. */
-static void block_signals(void)
+/* SIG_BLOCK or SIG_UNBLOCK those that the loop handles. */
+static void mask_signals(int how)
 {
 	sigset_t set;
 
@@ -275,14 +274,16 @@ static void block_signals(void)
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGHUP);
-	sigprocmask(SIG_BLOCK, &set, NULL);
+	sigprocmask(how, &set, NULL);
 }
 
 static void finish(struct server *server)
 {
 	unsigned int i;
 
-	block_signals();
+	/* From here on there is nothing to interrupt: a signal would only
+	 * keep the last names from being removed. */
+	mask_signals(SIG_BLOCK);
 	clients_free(server);
 	listener_close(server->listener);
 	if (server->tables.jobs) {
@@ -316,6 +317,8 @@ int server_run(const char *config_file, struct config *config)
 	TAILQ_INIT(&server.clients);
 	LIST_INIT(&server.waits);
 	signal(SIGPIPE, SIG_IGN);
+	/* One that comes before the loop can handle it would leave names. */
+	mask_signals(SIG_BLOCK);
 	raise_descriptor_limit();
 	notify_extend(60);
 	if (start(&server, &err)) {
@@ -330,6 +333,7 @@ int server_run(const char *config_file, struct config *config)
 			 LOG_S("socket", config->socket));
 		notify_ready();
 	}
+	mask_signals(SIG_UNBLOCK);
 	if ((!code || server.stopping) && event_base_dispatch(server.base) < 0)
 		code = 1;
 	finish(&server);

@@ -414,6 +414,10 @@ def test_clients(sidecar, client):
     assert refused(other, "client.name", name="").data["path"] == "name"
     assert refused(other, "client.name", name="x" * 64).name == \
         "InvalidArgument"
+    for control in "\x1b[2J", "a\n", "\x7f", "\x9b":
+        assert refused(other, "client.name", name=control).message == \
+            "name: control characters are not allowed"
+    assert other.call("client.name", name="moteur-\xe9\xa0") == {}
 
 
 def test_events(sidecar, client):
