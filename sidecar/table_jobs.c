@@ -22,22 +22,37 @@ static enum engram_status no_memory(struct engram_error *err)
 	return engram_error_set(err, ENGRAM_ENOMEM, "no memory for a job");
 }
 
-/* Where a table stands whose job has ended: go on with what waits. */
-static void next_step(struct table *table)
+void table_load_configured(struct table *table)
 {
 	struct engram_error err;
 	struct job *job;
 
-	if (!table->tables->stopping && !table->retiring) {
-		table_settle(table);
-		return;
-	}
-	if (!table->current) {
-		table_settle(table);
-		return;
-	}
+	if (table_load(table, &job, &err))
+		log_failure(LOG_ERROR, "load not started", &err);
+}
+
+static void unload_unwanted(struct table *table)
+{
+	struct engram_error err;
+	struct job *job;
+
 	if (table_unload(table, &job, &err))
 		log_failure(LOG_ERROR, "unload failed", &err);
+}
+
+/* Where a table stands whose job has ended: go on with what waits. */
+static void next_step(struct table *table)
+{
+	bool unwanted = table->tables->stopping || table->retiring;
+	bool load = table->load_next && !unwanted;
+
+	table->load_next = false;
+	if (load)
+		table_load_configured(table);
+	else if (unwanted && table->current)
+		unload_unwanted(table);
+	else
+		table_settle(table);
 }
 
 static void record_failure(struct table *table, const struct job *job)

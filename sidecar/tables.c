@@ -202,6 +202,7 @@ static void retire(struct table *table)
 	log_info("table is configured no more", LOG_S("table", table->name));
 	table->configured = false;
 	table->retiring = true;
+	table->load_next = false;
 	if (table->job) /* its end goes on with the retiring */
 		tables_cancel(table->tables, table->job);
 	else if (table_unload(table, &job, &err))
@@ -210,9 +211,13 @@ static void retire(struct table *table)
 		table_settle(table);
 }
 
+/* What it has loaded, or loads, stays as it is; what it has not, follows. */
 static void reconfigure(struct table *table, struct table_spec *spec)
 {
-	if (!json_equal(table->spec->json, spec->json) && table->current)
+	bool changed = !json_equal(table->spec->json, spec->json);
+	bool load = spec->config.load_at_start && (changed || table->retiring);
+
+	if (changed && (table->current || table->job))
 		log_warn("table's configuration changed: it takes effect when "
 			 "the table is loaded again",
 			 LOG_S("table", table->name));
@@ -223,15 +228,10 @@ static void reconfigure(struct table *table, struct table_spec *spec)
 		tables_cancel(table->tables, table->job);
 	table->retiring = false;
 	table->changed = true;
-}
-
-static void start_loading(struct table *table)
-{
-	struct engram_error err;
-	struct job *job;
-
-	if (table_load(table, &job, &err))
-		log_failure(LOG_ERROR, "load not started", &err);
+	if (load && table->job)
+		table->load_next = true;
+	else if (load)
+		table_load_configured(table);
 }
 
 /* Everything that can fail: the specs, and their number. */
@@ -312,7 +312,7 @@ enum engram_status tables_configure(struct tables *tables,
 		table->configured = true;
 		tables->changed(tables->ctx, table);
 		if (spec->config.load_at_start)
-			start_loading(table);
+			table_load_configured(table);
 	}
 	free(specs);
 	return status;

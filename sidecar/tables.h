@@ -32,6 +32,7 @@ struct table {
 	struct table_spec *spec;
 	bool configured; /* named in the configuration */
 	bool retiring;	 /* taken out of it; goes once it is free */
+	bool load_next;	 /* named in it again: load once `job` has ended */
 	enum engram_table_state state;
 	struct generation *current; /* ready, or draining */
 	struct load *building;
@@ -75,7 +76,8 @@ struct table *tables_find(struct tables *tables, const char *name);
 
 /*
  * Take the tables of a configuration (their contents move out of it): new
- * ones appear, and load if they are to; ones no longer named are unloaded.
+ * ones appear; ones no longer named are unloaded.  Where "load" is "start",
+ * what is new, or is not loaded and has changed, is loaded.
  * ENGRAM_ENOMEM or ENGRAM_ENOSPACE (more than the control page holds) leave
  * all as it was.
  */
@@ -116,5 +118,7 @@ void tables_tick(struct tables *tables);
 
 /* Between tables.c and table_jobs.c. */
 void table_set_state(struct table *table, enum engram_table_state state);
+/* A load that the configuration asks for; a failure is logged. */
+void table_load_configured(struct table *table);
 
 #endif

@@ -423,6 +423,40 @@ def test_reload_removes_a_table_that_loads(make, big_checkpoint):
     assert sidecar.segments() == []
 
 
+def test_reload_names_a_table_again(make, checkpoint):
+    """What is to be loaded is, also if the removal had gone too far to be
+    taken back."""
+    sidecar = make([table_config(checkpoint, load="start")])
+    client = sidecar.client()
+    tables = sidecar.config["tables"]
+    for _ in range(20):
+        engramd.until(lambda: client.table("demo")["state"] == "ready",
+                      "demo is loaded")
+        for sidecar.config["tables"] in [], tables:
+            sidecar.write_config()
+            client.call("config.reload")
+    engramd.until(lambda: client.table("demo")["state"] == "ready",
+                  "demo is loaded")
+
+
+def test_reload_of_a_table_that_failed(make, checkpoint, tmp_path):
+    """Its configuration put right, it is loaded; so is one that is to be
+    loaded now and was not."""
+    sidecar = make([table_config(tmp_path / "nowhere", "a", load="start"),
+                    table_config(checkpoint, "b")])
+    client = sidecar.client()
+    engramd.until(lambda: client.table("a")["state"] == "failed", "a fails")
+    client.call("config.reload")
+    assert client.table("a")["state"] == "failed"
+    sidecar.config["tables"][0]["checkpoint"] = str(checkpoint)
+    sidecar.config["tables"][1]["load"] = "start"
+    sidecar.write_config()
+    client.call("config.reload")
+    for name in "a", "b":
+        engramd.until(lambda: client.table(name)["state"] == "ready",
+                      f"{name} is loaded")
+
+
 def test_reload_by_method(make, checkpoint):
     sidecar = make()
     client = sidecar.client()
@@ -480,6 +514,18 @@ def test_signals_stop(make, checkpoint, number):
     assert sidecar.wait() == 0
     assert client.read_line() is None
     assert os.pread(client.fds[1], 8, 0) == b"EGRMDSG1"
+
+
+def test_signal_while_starting(make, checkpoint):
+    """From the first name on, a signal is a clean stop."""
+    sidecar = make([table_config(checkpoint, load="start")], start=False)
+    for _ in range(10):
+        sidecar.start(wait=False)
+        engramd.until(sidecar.names, "there is a name")
+        sidecar.signal(signal.SIGTERM)
+        assert sidecar.wait() == 0
+        assert sidecar.names() == []
+        assert not sidecar.socket.exists()
 
 
 def test_stop_during_a_load(make, big_checkpoint):
@@ -658,7 +704,7 @@ def test_log_lines_parse(make, checkpoint):
     sidecar = make([table_config(checkpoint)],
                    log={"level": "debug", "format": "json"})
     client = sidecar.client()
-    client.call("client.name", name='quo"te\n\t\\')
+    client.call("client.name", name='quo"te\\')
     client.load("demo")
     for line in sidecar.log().splitlines():
         json.loads(line)
