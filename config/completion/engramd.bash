@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# bash completion for engramd(8)
+
+_engramd()
+{
+	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
+
+	case $prev in
+	-c | --config)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+	*)
+		mapfile -t COMPREPLY < <(compgen -W \
+			"--config --check --help --version" -- "$cur") ;;
+	esac
+}
+
+complete -F _engramd engramd
