@@ -9,6 +9,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -68,11 +69,16 @@ static int plant(int res)
 	return res;
 }
 
+/* Where the fault was: what messages must say. */
+static uint64_t fault_at, fault_bytes;
+
 /* What did not "come" must be read again: it is overwritten. */
-static int planted(uint8_t *buffer, int res)
+static int planted(uint8_t *buffer, uint64_t at, uint64_t bytes, int res)
 {
 	const int came = plant(res), keep = came > 0 ? came : 0;
 
+	fault_at = at;
+	fault_bytes = bytes;
 	if (keep < res)
 		memset(buffer + keep, 0xee, (size_t)(res - keep));
 	return came;
@@ -86,7 +92,7 @@ ssize_t __wrap_preadv(int fd, const struct iovec *iov, int n, off_t at)
 	int res = r < 0 ? -errno : (int)r;
 
 	if (hit(&countdown))
-		res = planted(iov->iov_base, res);
+		res = planted(iov->iov_base, (uint64_t)at, iov->iov_len, res);
 	if (res >= 0)
 		return res;
 	errno = -res;
@@ -116,7 +122,9 @@ int __wrap_io_uring_submit_and_wait_timeout(struct io_uring *ring,
 			io_uring_cqe_get_data(*cqe);
 
 		(*cqe)->res =
-			planted(request->buffer + request->done, (*cqe)->res);
+			planted(request->buffer + request->done,
+				request->offset + request->done,
+				request->bytes - request->done, (*cqe)->res);
 	}
 	return r;
 }
@@ -222,14 +230,27 @@ static enum engram_status read_fault(enum loader_engine engine, int k,
 	return status;
 }
 
-/* The first read of a load: of 16384 bytes of codes from 664 on, rounded out
- * to whole units. */
-static void check_place(const char *what, const char *why)
+static void says(const char *fmt, ...)
 {
-	char want[512];
+	char what[256], want[512];
+	va_list ap;
 
-	snprintf(want, sizeof(want), "layer 14: %s%s%s", last_path, what, why);
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof(what), fmt, ap);
+	va_end(ap);
+	snprintf(want, sizeof(want), "layer 14: %s%s", last_path, what);
 	CHECK_STR(err.message, want);
+}
+
+/* 664 bytes, 2000 rows of 64 codes, 5 bytes, and of 2 scales. */
+#define FILE_BYTES 132669u
+
+static void says_end(unsigned int now)
+{
+	says(": ends at offset %llu: it has %u bytes, and had %u when it was "
+	     "opened",
+	     (unsigned long long)fault_at, now, FILE_BYTES);
+	CHECK(err.needed == FILE_BYTES && err.available == now);
 }
 
 static void test_reads(enum loader_engine engine)
@@ -250,22 +271,15 @@ static void test_reads(enum loader_engine engine)
 		CHECK(!report.direct);
 		CHECK(read_fault(engine, k, RESULT, -EIO) == ENGRAM_EIO);
 		CHECK(err.sys_errno == EIO);
-		if (k == 1)
-			check_place(": read of 20480 bytes at 0: ",
-				    "Input/output error");
+		says(": read of %llu bytes at %llu: Input/output error",
+		     (unsigned long long)fault_bytes,
+		     (unsigned long long)fault_at);
 		CHECK(read_fault(engine, k, RESULT, 0) ==
 		      ENGRAM_ESOURCECHANGED);
-		if (k == 1)
-			check_place(": ends at offset 0: it has 132669 bytes, "
-				    "and had 132669 when it was opened",
-				    "");
+		says_end(FILE_BYTES);
 		CHECK(read_fault(engine, k, TRUNCATE, 0) ==
 		      ENGRAM_ESOURCECHANGED);
-		if (k == 1)
-			check_place(": ends at offset 0: it has 5000 bytes, "
-				    "and had 132669 when it was opened",
-				    "");
-		CHECK(err.needed == 132669 && err.available == 5000);
+		says_end(5000);
 		CHECK(read_fault(engine, k, OVERWRITE, 0) ==
 		      ENGRAM_ESOURCECHANGED);
 		CHECK(read_fault(engine, k, REMOVE, 0) ==
@@ -300,7 +314,7 @@ static void test_direct(enum loader_engine engine)
 		      &(struct inject_plan){
 			      .nth = 1, .calls = "open", .number = EINVAL}) ==
 	      ENGRAM_EUNSUPPORTED);
-	check_place(": its file system has no direct reads", "");
+	says(": its file system has no direct reads");
 	CHECK_STR(err.fix, "set loader.direct to \"auto\" or \"off\"");
 	direct = LOADER_DIRECT_AUTO;
 	CHECK_OK(attempt(engine, SMALL,
