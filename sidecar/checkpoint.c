@@ -140,6 +140,9 @@ static enum engram_status read_token_map(struct checkpoint *c,
 	status = checkpoint_add_file(c, name, file, err);
 	if (status == ENGRAM_ENOTFOUND && !given)
 		return ENGRAM_OK;
+	if (status == ENGRAM_ENOTFOUND)
+		engram_error_fix(err, "name a file in the checkpoint's "
+				      "directory in \"token_map\"");
 	if (status)
 		return status;
 	status = token_map_read(c->files[*file].path, c->compressed_vocab_size,
@@ -268,6 +271,15 @@ static enum engram_status read_all(struct checkpoint *c,
 	return status;
 }
 
+/* A fix for faults that have none of their own. */
+static void suggest(enum engram_status status, struct engram_error *err)
+{
+	if (err && !err->fix[0] &&
+	    (status == ENGRAM_ECHECKPOINT || status == ENGRAM_EGEOMETRY))
+		engram_error_fix(err, "compare it with the model as released, "
+				      "or download it again");
+}
+
 enum engram_status checkpoint_open(const struct checkpoint_options *options,
 				   struct checkpoint **out,
 				   struct engram_error *err)
@@ -285,6 +297,7 @@ enum engram_status checkpoint_open(const struct checkpoint_options *options,
 	c->dir = strdup(options->dir);
 	status = c->dir ? read_all(c, options, err) : no_memory(err);
 	if (status) {
+		suggest(status, err);
 		checkpoint_free(c);
 		return status;
 	}

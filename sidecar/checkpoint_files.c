@@ -239,13 +239,12 @@ static enum engram_status find_by_index(
 	status = add_shard(s, json_string_value(value), &shard, err);
 	if (!status)
 		status = read_shard(c, shard, err);
-	if (status) {
+	if (status == ENGRAM_ENOTFOUND) {
 		engram_error_context(err, "tensor \"%s\"", name);
-		if (status == ENGRAM_ENOTFOUND)
-			engram_error_fix(err, "download the file that the "
-					      "index names");
-		return status;
+		engram_error_fix(err, "download the file that the index names");
 	}
+	if (status)
+		return status;
 	*tensor = safetensors_find(&shard->header, name);
 	*file = shard->file;
 	if (*tensor)

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of another width."""
+
+
+def make(c):
+    c.remove(c.weight(1))
+    c.add(c.first, c.weight(1), "F8_E4M3", [60, 128])
