@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,39 +36,87 @@ static int percent_of(const json_t *job)
 			 : 0;
 }
 
-static void print_figures(const json_t *job)
+struct text {
+	char text[256];
+	size_t len;
+};
+
+ENGRAM_PRINTF(2, 3)
+static void put(struct text *t, const char *fmt, ...)
+{
+	va_list args;
+	int n;
+
+	va_start(args, fmt);
+	n = vsnprintf(t->text + t->len, sizeof(t->text) - t->len, fmt, args);
+	va_end(args);
+	if (n > 0)
+		t->len += (size_t)n;
+	if (t->len > sizeof(t->text) - 1)
+		t->len = sizeof(t->text) - 1;
+}
+
+static void put_figures(struct text *t, const json_t *job)
 {
 	char done[CLI_WORD], total[CLI_WORD], rate[CLI_WORD], eta[CLI_WORD];
 
-	fprintf(stderr, "%3d %%  %s of %s  %s/s", percent_of(job),
-		cli_bytes(done, cli_number(job, "bytes_done")),
-		cli_bytes(total, cli_number(job, "bytes_total")),
-		cli_bytes(rate, cli_number(job, "rate")));
+	put(t, "%3d %%  %s of %s  %s/s", percent_of(job),
+	    cli_bytes(done, cli_number(job, "bytes_done")),
+	    cli_bytes(total, cli_number(job, "bytes_total")),
+	    cli_bytes(rate, cli_number(job, "rate")));
 	if (json_is_number(json_object_get(job, "eta_seconds")))
-		fprintf(stderr, "  %s left",
-			cli_duration(eta, cli_number(job, "eta_seconds")));
+		put(t, "  %s left",
+		    cli_duration(eta, cli_number(job, "eta_seconds")));
+}
+
+/* A terminal that can go back to the start of a line and erase. */
+static bool can_draw(void)
+{
+	const char *term = getenv("TERM");
+
+	return isatty(STDERR_FILENO) && (!term || strcmp(term, "dumb") != 0);
+}
+
+/* A line that wraps can not be drawn over. */
+static int columns(void)
+{
+	struct winsize size;
+
+	if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || size.ws_col < 2)
+		return 80;
+	return size.ws_col;
 }
 
 static void print_bar(const json_t *job)
 {
 	int filled = percent_of(job) * BAR_WIDTH / 100, i;
+	struct text t = {.len = 0};
 
-	fprintf(stderr, "\r%s %s  [", cli_text(job, "table", "?"),
-		cli_text(job, "phase", cli_text(job, "kind", "")));
+	put(&t, "%s %s  [", cli_text(job, "table", "?"),
+	    cli_text(job, "phase", cli_text(job, "kind", "")));
 	for (i = 0; i < BAR_WIDTH; i++)
-		fputc(i < filled ? '#' : '.', stderr);
-	fputs("] ", stderr);
-	print_figures(job);
-	fputs("\033[K", stderr);
+		put(&t, "%c", i < filled ? '#' : '.');
+	put(&t, "] ");
+	put_figures(&t, job);
+	fprintf(stderr, "\r%.*s\033[K", columns() - 1, t.text);
 }
 
 static void print_line(const json_t *job)
 {
-	fprintf(stderr, "%s %s: ", cli_text(job, "kind", "job"),
-		cli_text(job, "table", "?"));
-	fprintf(stderr, "%s ", cli_text(job, "phase", ""));
-	print_figures(job);
-	fputc('\n', stderr);
+	struct text t = {.len = 0};
+
+	put(&t, "%s %s: %s ", cli_text(job, "kind", "job"),
+	    cli_text(job, "table", "?"), cli_text(job, "phase", ""));
+	put_figures(&t, job);
+	fprintf(stderr, "%s\n", t.text);
+}
+
+/* What is said next does not stand in the bar's line. */
+static void leave_bar(bool *drawn)
+{
+	if (*drawn)
+		fputc('\n', stderr);
+	*drawn = false;
 }
 
 static enum cli_exit end_of(struct cli *cli, const json_t *job)
@@ -107,7 +158,7 @@ static enum cli_exit interrupt(struct cli *cli, int64_t id, bool cancel)
 static enum cli_exit follow(struct cli *cli, int64_t id, bool cancel,
 			    double line_seconds, bool *drawn, json_t **job)
 {
-	bool terminal = isatty(STDERR_FILENO), handled = false;
+	bool terminal = can_draw(), handled = false;
 	double printed = now();
 	enum cli_exit code;
 
@@ -116,8 +167,10 @@ static enum cli_exit follow(struct cli *cli, int64_t id, bool cancel,
 		if (cli_call(cli, "job.wait",
 			     json_pack("{s:I, s:f}", "job", (json_int_t)id,
 				       "timeout_seconds", 0.5),
-			     job))
+			     job)) {
+			leave_bar(drawn);
 			return cli_fail_last(cli);
+		}
 		if (terminal) {
 			print_bar(*job);
 			*drawn = true;
@@ -130,6 +183,7 @@ static enum cli_exit follow(struct cli *cli, int64_t id, bool cancel,
 		}
 		if (interrupted && !handled) {
 			handled = true;
+			leave_bar(drawn);
 			code = interrupt(cli, id, cancel);
 			if (code)
 				return code;
@@ -148,7 +202,6 @@ enum cli_exit cli_follow(struct cli *cli, int64_t id, bool cancel_on_interrupt,
 	sigaction(SIGINT, &action, &before);
 	code = follow(cli, id, cancel_on_interrupt, line_seconds, &drawn, job);
 	sigaction(SIGINT, &before, NULL);
-	if (drawn)
-		fputc('\n', stderr);
+	leave_bar(&drawn);
 	return code ? code : end_of(cli, *job);
 }

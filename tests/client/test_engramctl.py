@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """engramctl's words, exit codes and output, against a fake sidecar."""
+import fcntl
 import json
 import os
 import pty
 import re
 import signal
+import struct
 import subprocess
+import termios
 
 import pytest
 
@@ -396,23 +399,63 @@ def test_interrupt_cancels(slow_job):
     assert (code, out) == (130, "")
 
 
+def on_a_terminal(*args, columns=80, term="xterm", interrupt_at=None):
+    """What engramctl writes to a terminal as its stderr, its stdout and its
+    exit code; SIGINT once the terminal shows `interrupt_at`."""
+    primary, secondary = pty.openpty()
+    fcntl.ioctl(secondary, termios.TIOCSWINSZ,
+                struct.pack("HHHH", 24, columns, 0, 0))
+    text = b""
+    with subprocess.Popen([CTL, *args], stderr=secondary,
+                          stdout=subprocess.PIPE,
+                          env={**os.environ, "TERM": term}) as proc:
+        os.close(secondary)
+        while True:
+            try:
+                text += os.read(primary, 4096)
+            except OSError:  # EIO: the other end is closed, all is read
+                break
+            if interrupt_at and interrupt_at in text:
+                proc.send_signal(signal.SIGINT)
+                interrupt_at = None
+        os.close(primary)
+        out = proc.stdout.read()
+    return text.decode(), out.decode(), proc.returncode
+
+
 def test_bar_on_a_terminal(sidecar):
     server = sidecar(load={"job": 7}, job__wait=steps(JOB, DONE))
-    primary, secondary = pty.openpty()
-    proc = subprocess.run([CTL, "--socket", server.path, "load", "demo"],
-                          stderr=secondary, stdout=subprocess.PIPE,
-                          timeout=30, check=True)
-    os.close(secondary)
-    text = b""
-    while True:
-        try:
-            block = os.read(primary, 4096)
-        except OSError:  # EIO: the other end is closed, all is read
-            break
-        text += block
-    os.close(primary)
-    bars = text.decode().split("\r")
+    text, out, code = on_a_terminal("--socket", server.path, "load", "demo",
+                                    columns=100)
+    bars = text.split("\r")
     assert bars[1] == ("demo reading  [######..................]  25 %  50 B "
                        "of 200 B  25 B/s  6.0 s left\x1b[K")
     assert "[########################] 100 %" in bars[2]
-    assert proc.stdout.startswith(b"load demo: done")
+    assert out.startswith("load demo: done") and code == 0
+
+
+def test_bar_fits_the_terminal(sidecar):
+    """One that wraps would scroll with each step."""
+    server = sidecar(load={"job": 7}, job__wait=steps(JOB, DONE))
+    text, _, code = on_a_terminal("--socket", server.path, "load", "demo",
+                                  columns=30)
+    assert text.split("\r")[1] == "demo reading  [######........\x1b[K"
+    assert code == 0
+
+
+def test_no_bar_on_a_dumb_terminal(sidecar):
+    server = sidecar(load={"job": 7}, job__wait=steps(JOB, DONE))
+    text, _, code = on_a_terminal("--socket", server.path, "load", "demo",
+                                  term="dumb")
+    assert text == "" and code == 0
+
+
+def test_interrupt_on_a_terminal(slow_job):
+    """What is said then has a line of its own."""
+    server = slow_job
+    server.go.set()
+    text, _, code = on_a_terminal("--socket", server.path, "unload", "demo",
+                                  interrupt_at=b"\x1b[K")
+    assert code == 130
+    assert "\x1b[K\r\nengramctl: detached; job 7 goes on\r\n" in text
+    assert not text.endswith("\r\n\r\n")
