@@ -166,25 +166,34 @@ static void write_header(char *base, const struct engram_segment_header *h,
 		   sizeof(struct engram_segment_source));
 }
 
-/* The backing is full: say how much was asked for and what there is. */
+/* The backing is full: say how much was asked for and what there is.  A memfd
+ * has no limit of its own to compare with. */
 static enum engram_status no_space(const struct engram_segment_writer *w,
 				   uint64_t needed, int sys_errno,
 				   struct engram_error *err)
 {
-	uint64_t room = 0;
+	uint64_t room;
 
-	if (engram_backing_room(&w->backing, &room, NULL))
+	if (!engram_backing_room(&w->backing, &room, NULL)) {
+		engram_error_set(err, ENGRAM_ENOSPACE,
+				 "%s: no room for %" PRIu64
+				 " more bytes, %" PRIu64 " are free",
+				 w->temporary, needed, room);
+		engram_error_fix(err,
+				 "make %s or the cgroup's memory limit "
+				 "larger, or remove leftovers with "
+				 "`engramctl prune`",
+				 w->backing.dir);
+	} else {
 		room = 0;
-	engram_error_set(err, ENGRAM_ENOSPACE,
-			 "%s: no room for %" PRIu64 " more bytes, %" PRIu64
-			 " are free",
-			 w->temporary, needed, room);
+		engram_error_set(err, ENGRAM_ENOSPACE,
+				 "%s: no memory for %" PRIu64 " more bytes",
+				 w->temporary, needed);
+		engram_error_fix(err, "make the cgroup's memory limit larger, "
+				      "or free some memory");
+	}
 	if (err)
 		err->sys_errno = sys_errno;
-	engram_error_fix(err,
-			 "make %s or the cgroup's memory limit larger, or "
-			 "remove leftovers with `engramctl prune`",
-			 *w->backing.dir ? w->backing.dir : "the memory");
 	engram_error_figures(err, needed, room);
 	engram_error_path(err, "%s", w->backing.dir);
 	return ENGRAM_ENOSPACE;
@@ -231,6 +240,18 @@ static int out_of_space(int sys_errno)
 	       sys_errno == ENOMEM || sys_errno == EFBIG;
 }
 
+/* A call that takes memory has failed: `needed` bytes, by errno. */
+static enum engram_status call_failed(const struct engram_segment_writer *w,
+				      const char *call, uint64_t needed,
+				      struct engram_error *err)
+{
+	const int sys_errno = errno;
+
+	if (out_of_space(sys_errno))
+		return no_space(w, needed, sys_errno, err);
+	return engram_error_sys(err, sys_errno, "%s %s", call, w->temporary);
+}
+
 static enum engram_status size_and_map(struct engram_segment_writer *w,
 				       struct engram_segment_header *h,
 				       struct engram_error *err)
@@ -240,24 +261,15 @@ static enum engram_status size_and_map(struct engram_segment_writer *w,
 		return engram_error_sys(err, errno, "fstatfs %s", w->temporary);
 	h->total_bytes = round_up(h->total_bytes, w->page_bytes);
 	if (truncate_retry(w->fd, h->total_bytes))
-		return out_of_space(errno)
-			       ? no_space(w, h->total_bytes, errno, err)
-			       : engram_error_sys(err, errno, "ftruncate %s",
-						  w->temporary);
+		return call_failed(w, "ftruncate", h->total_bytes, err);
 	if (allocate(w->fd, 0, h->data_offset))
-		return out_of_space(errno)
-			       ? no_space(w, h->data_offset, errno, err)
-			       : engram_error_sys(err, errno, "fallocate %s",
-						  w->temporary);
+		return call_failed(w, "fallocate", h->data_offset, err);
 	w->base = mmap(NULL, h->total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
 		       w->fd, 0);
 	if (w->base == MAP_FAILED) {
 		w->base = NULL;
 		/* hugetlbfs takes the pages out of its pool here. */
-		return out_of_space(errno)
-			       ? no_space(w, h->total_bytes, errno, err)
-			       : engram_error_sys(err, errno, "mmap %s",
-						  w->temporary);
+		return call_failed(w, "mmap", h->total_bytes, err);
 	}
 	w->map_bytes = h->total_bytes;
 	if (madvise(w->base, w->map_bytes, MADV_DONTFORK))
@@ -351,11 +363,9 @@ static enum engram_status reserve_piece(struct engram_segment_writer *w,
 					uint64_t at, uint64_t bytes,
 					uint64_t left, struct engram_error *err)
 {
-	if (!allocate(w->fd, at, bytes))
-		return populate(w, at, bytes, err);
-	if (out_of_space(errno))
-		return no_space(w, left, errno, err);
-	return engram_error_sys(err, errno, "fallocate %s", w->temporary);
+	if (allocate(w->fd, at, bytes))
+		return call_failed(w, "fallocate", left, err);
+	return populate(w, at, bytes, err);
 }
 
 enum engram_status engram_segment_reserve(struct engram_segment_writer *w,
