@@ -156,14 +156,7 @@ int __wrap_io_uring_register_buffers(struct io_uring *ring,
 
 static int count_threads(void)
 {
-	DIR *dir = opendir("/proc/self/task");
-	int n = 0;
-
-	CHECK(dir);
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n;
+	return count_names("/proc/self/task", "");
 }
 
 static struct loader_report report;

@@ -244,6 +244,25 @@ static void test_no_proc(void)
 	CHECK(!count_maps() && !count_names("/dev/shm", instance));
 }
 
+/* A memfd has no room to speak of. */
+static void test_no_memory(void)
+{
+	char want[256];
+
+	backing = (struct engram_backing){.kind = ENGRAM_BACKING_MEMFD};
+	inject_arm(&(struct inject_plan){.nth = 1, .calls = "fallocate"});
+	CHECK(packed_life() == ENGRAM_ENOSPACE);
+	CHECK(inject_disarm());
+	snprintf(want, sizeof(want),
+		 "create segment: engramd.%s.deepseek-v4.1-flash.14.g3.tmp: no "
+		 "memory for 2097152 more bytes",
+		 instance);
+	CHECK_STR(err.message, want);
+	CHECK(err.needed == 2097152 && !err.available);
+	CHECK_STR(err.fix, "make the cgroup's memory limit larger, or free "
+			   "some memory");
+}
+
 int main(void)
 {
 	size_t i;
@@ -260,5 +279,6 @@ int main(void)
 		sweep(lives[i].what, lives[i].life, true);
 	}
 	test_no_proc();
+	test_no_memory();
 	return 0;
 }
