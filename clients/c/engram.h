@@ -147,7 +147,9 @@ enum engram_status engram_table_info(const engram_table *table,
 				     struct engram_table_info *out);
 
 /* The generation that is current now, from the control page, without a
- * system call; 0 if the sidecar withdrew the table. */
+ * system call; 0 if the sidecar withdrew the table, has stopped, or is another
+ * process than the one attached to (engram_open anew).  What is mapped stays
+ * readable all the same. */
 uint64_t engram_table_poll(const engram_table *table);
 
 /* ---- using it; `layer` is an index into the attached layers ---- */

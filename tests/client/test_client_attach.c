@@ -472,12 +472,17 @@ static void poll_control_page(void **state)
 	assert_int_equal(engram_table_poll(t), FAKE_GENERATION);
 	engram_control_store64(&slots[2].generation, 6);
 	assert_int_equal(engram_table_poll(t), 6);
-	/* a restarted sidecar gives it another slot */
+	/* forgotten, and back in another slot */
 	memset(slots[2].name, 0, sizeof(slots[2].name));
 	assert_int_equal(engram_table_poll(t), 0);
 	strcpy(slots[0].name, "demo");
 	engram_control_store64(&slots[0].generation, 1);
 	assert_int_equal(engram_table_poll(t), 1);
+	/* another process now: its generation 1 is not ours */
+	engram_control_store64(&s->table.page->boot_epoch, FAKE_EPOCH + 1);
+	assert_int_equal(engram_table_poll(t), 0);
+	engram_control_store64(&s->table.page->boot_epoch, 0);
+	assert_int_equal(engram_table_poll(t), 0);
 	engram_detach(t);
 }
 

@@ -7,8 +7,6 @@ Those that tests elsewhere cover:
  5 dies between attach and   integration test_lease_ends_with_the_connection
    map
  6 closes before the reply   integration test_client_closes_before_the_reply
- 8 restart: a new epoch      integration test_after_a_crash,
-                             client test_client_life disconnected
 13 two loads of one table    integration test_busy, test_two_loads_at_once
 14 two hundred connections   integration test_two_hundred_idle_connections
 18 one descriptor too few    client test_client_life short_of_descriptors
@@ -230,6 +228,33 @@ class Reader:
         self.process.stdin.close()
         self.process.wait(engramd.DEADLINE)
         self.process.stdout.close()
+
+
+def test_report_08_restart_is_noticed(make, checkpoint):
+    """The page stays where a client has it mapped, and the same table is
+    loaded as generation 1 again: the epoch tells the two apart."""
+    sidecar = make([table_config(checkpoint)])
+    client = sidecar.client()
+    client.load("demo")
+    client.call("attach", table="demo")
+    page = client.fds.pop(0)
+
+    def epoch_and_generation():
+        data = os.pread(page, 4096, 0)
+        at = data.index(b"demo\0", 80)
+        return data[80:88], int.from_bytes(data[at + 64:at + 72], "little")
+
+    before = epoch_and_generation()
+    sidecar.kill()
+    sidecar.start()
+    sidecar.client().load("demo")
+    after = epoch_and_generation()
+    assert before[0] != after[0] and before[1] == after[1] == 1
+    # a clean stop withdraws all
+    sidecar.signal(signal.SIGTERM)
+    assert sidecar.wait() == 0
+    assert os.pread(page, 8, 80) == bytes(8)
+    os.close(page)
 
 
 def test_report_09_and_10_one_of_four_is_killed(make, checkpoint):
