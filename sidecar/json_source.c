@@ -52,11 +52,14 @@ enum engram_status json_source_parse(struct json_source *src, const char *name,
 	if (engram_wire_json_depth(text, len) > ENGRAM_DEPTH_MAX)
 		status = too_deep(name, status, err);
 	else if (!(src->root = json_loadb(text, len, JSON_REJECT_DUPLICATES,
-					  &error)))
+					  &error)) ||
+		 json_memory_failed())
 		status = not_json(name, status, &error, err);
 	else
 		status = ENGRAM_OK;
 	if (status) {
+		json_decref(src->root);
+		src->root = NULL;
 		if (name)
 			engram_error_path(err, "%s", name);
 		return status;

@@ -21,3 +21,6 @@ $B/tests/test_loader_faults: FAULT_WRAPS := preadv io_uring_queue_init \
 	io_uring_register_buffers io_uring_submit_and_wait_timeout
 CHECK_TESTS += $(FAULT_BIN)
 CHECK_DEPS += $(FAULT_BIN)
+$B/tests/test_load_faults: FAULT_WRAPS := strdup asprintf scandir read preadv \
+	stat mlock
+$B/tests/test_load_faults: | $$(SYNTH)

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Each allocation and system call of a whole load fails in turn, from the
+ * checkpoint's directory to the published segments.  A load that fails says
+ * why and leaves nothing; one that could do without the call is whole.
+ * What was allocated and not freed is told by a build with SANITIZE=address.
+ */
+#include <errno.h>
+#include <libgen.h>
+#include <limits.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#include "../unit/segment_fixture.h"
+#include "inject.h"
+#include "load.h"
+
+/* ---- calls that only a load makes ---- */
+
+char *__real_strdup(const char *text);
+char *__wrap_strdup(const char *text);
+int __wrap_asprintf(char **out, const char *fmt, ...);
+int __real_scandir(const char *dir, struct dirent ***list,
+		   int (*filter)(const struct dirent *),
+		   int (*compare)(const struct dirent **,
+				  const struct dirent **));
+int __wrap_scandir(const char *dir, struct dirent ***list,
+		   int (*filter)(const struct dirent *),
+		   int (*compare)(const struct dirent **,
+				  const struct dirent **));
+ssize_t __real_read(int fd, void *out, size_t size);
+ssize_t __wrap_read(int fd, void *out, size_t size);
+ssize_t __real_preadv(int fd, const struct iovec *iov, int n, off_t at);
+ssize_t __wrap_preadv(int fd, const struct iovec *iov, int n, off_t at);
+int __real_stat(const char *path, struct stat *st);
+int __wrap_stat(const char *path, struct stat *st);
+int __real_mlock(const void *base, size_t bytes);
+int __wrap_mlock(const void *base, size_t bytes);
+
+#define FAIL(call, interruptible, usual, value)                              \
+	do {                                                                 \
+		const int fault_ = inject_fault(call, interruptible, usual); \
+		if (fault_) {                                                \
+			errno = fault_;                                      \
+			return value;                                        \
+		}                                                            \
+	} while (0)
+
+char *__wrap_strdup(const char *text)
+{
+	FAIL("strdup", false, ENOMEM, NULL);
+	return __real_strdup(text);
+}
+
+int __wrap_asprintf(char **out, const char *fmt, ...)
+{
+	va_list args;
+	int n;
+
+	*out = NULL;
+	FAIL("asprintf", false, ENOMEM, -1);
+	va_start(args, fmt);
+	n = vasprintf(out, fmt, args);
+	va_end(args);
+	return n;
+}
+
+int __wrap_scandir(const char *dir, struct dirent ***list,
+		   int (*filter)(const struct dirent *),
+		   int (*compare)(const struct dirent **,
+				  const struct dirent **))
+{
+	FAIL("scandir", false, EMFILE, -1);
+	return __real_scandir(dir, list, filter, compare);
+}
+
+ssize_t __wrap_read(int fd, void *out, size_t size)
+{
+	FAIL("read", true, EIO, -1);
+	return __real_read(fd, out, size);
+}
+
+ssize_t __wrap_preadv(int fd, const struct iovec *iov, int n, off_t at)
+{
+	FAIL("preadv", true, EIO, -1);
+	return __real_preadv(fd, iov, n, at);
+}
+
+int __wrap_stat(const char *path, struct stat *st)
+{
+	FAIL("stat", false, EACCES, -1);
+	return __real_stat(path, st);
+}
+
+int __wrap_mlock(const void *base, size_t bytes)
+{
+	FAIL("mlock", false, ENOMEM, -1);
+	return __real_mlock(base, bytes);
+}
+
+/* ---- the load ---- */
+
+static char instance[64];
+static char checkpoint[] = "/tmp/engram-load-faults-XXXXXX";
+static char model[64];
+
+static void run(const char *const *words)
+{
+	int status;
+	pid_t pid;
+
+	CHECK(posix_spawn(&pid, words[0], NULL, NULL, (char *const *)words,
+			  environ) == 0);
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+static void synth(const char *self)
+{
+	char synth[PATH_MAX], copy[PATH_MAX];
+
+	snprintf(copy, sizeof(copy), "%s", self);
+	snprintf(synth, sizeof(synth), "%s/../bin/engram-synth", dirname(copy));
+	CHECK(mkdtemp(checkpoint));
+	snprintf(model, sizeof(model), "%s/model", checkpoint);
+	run((const char *const[]){
+		synth, "--engram-vocab-size", "20", "--heads", "2", "--dim",
+		"32", "--max-ngram", "2", "--vocab-size", "32",
+		"--compressed-vocab-size", "20", model, NULL});
+}
+
+struct way {
+	const char *name;
+	enum loader_engine engine;
+	enum engram_record_layout layout;
+	enum memory_lock lock;
+	enum engram_backing_kind backing;
+};
+
+/* What engramd would show: all layers, with the right bytes. */
+static void check_whole(const struct generation *gen)
+{
+	struct engram_segment_map map;
+	struct engram_error err;
+	uint32_t i;
+
+	CHECK(gen->num_layers == 2);
+	for (i = 0; i < 2; i++) {
+		CHECK_OK(engram_segment_map_fd(gen->layers[i].fd, 0, UINT64_MAX,
+					       &map, &err));
+		CHECK_OK(engram_segment_verify(&map, 0, map.row_end,
+					       &(uint64_t){0}, &err));
+		engram_segment_unmap(&map);
+	}
+}
+
+static enum engram_status load_once(const struct way *way,
+				    struct engram_error *err)
+{
+	struct table_spec spec = {.config = {.name = (char *)"demo",
+					     .checkpoint = model,
+					     .layout = way->layout,
+					     .verify = true}};
+	struct memory_ledger ledger;
+	struct job job = {.id = 1};
+	struct load load = {
+		.instance = instance,
+		.backing = {way->backing, "/dev/shm"},
+		.lock = way->lock,
+		.options = {.engine = way->engine, .threads = 1},
+		.ledger = &ledger,
+		.spec = &spec,
+		.number = 1,
+	};
+	enum engram_status status;
+
+	if (way->backing == ENGRAM_BACKING_MEMFD)
+		load.backing.dir[0] = '\0';
+	status = memory_ledger_init(&ledger, "", err);
+	if (status)
+		return status;
+	status = load_build(&load, &job, err);
+	if (!status) {
+		/* Whole, and fit to look at without faults. */
+		const bool failed = inject_disarm();
+
+		check_whole(load.gen);
+		generation_free(load.gen);
+		if (failed)
+			err->status = ENGRAM_STATUS_COUNT;
+	}
+	memory_ledger_free(&ledger);
+	return status;
+}
+
+static void nothing_left(const struct way *way, int nth, int fds)
+{
+	struct engram_backing shm = fixture_shm();
+	struct engram_segment_entry *list;
+	struct engram_error err;
+	size_t n, i;
+
+	CHECK_OK(engram_segment_list(&shm, instance, &list, &n, &err));
+	/* A name whose unlink failed stays, for prune to find. */
+	if (count_fds() != fds || (n && strcmp(inject_call(), "unlink"))) {
+		fprintf(stderr, "%s: %s, call %d: something is left\n",
+			way->name, inject_call(), nth);
+		exit(1);
+	}
+	for (i = 0; i < n; i++)
+		CHECK_OK(engram_segment_remove(&shm, list[i].name, &err));
+	free(list);
+}
+
+static void sweep(const struct way *way)
+{
+	const int fds = count_fds();
+	int nth, survived = 0;
+
+	for (nth = 1;; nth++) {
+		struct engram_error err = {0};
+		enum engram_status status;
+		bool failed;
+
+		inject_arm(
+			&(struct inject_plan){.nth = nth, .any_thread = true});
+		status = load_once(way, &err);
+		failed = inject_disarm() || err.status == ENGRAM_STATUS_COUNT;
+		if (status && (!err.message[0] || err.status != status)) {
+			fprintf(stderr, "%s: %s, call %d: %d without a word\n",
+				way->name, inject_call(), nth, status);
+			exit(1);
+		}
+		nothing_left(way, nth, fds);
+		if (!failed) {
+			CHECK_OK(status);
+			break;
+		}
+		survived += !status;
+	}
+	CHECK(nth > 100); /* or the shim sees nothing */
+	printf("%s: %d calls failed in turn, %d loads did without\n", way->name,
+	       nth - 1, survived);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct way ways[] = {
+		{"preadv, packed, shm", LOADER_PREADV, ENGRAM_PACKED,
+		 MEMORY_LOCK_TRY, ENGRAM_BACKING_SHM},
+		{"preadv, split, memfd, locked", LOADER_PREADV, ENGRAM_SPLIT,
+		 MEMORY_LOCK_REQUIRE, ENGRAM_BACKING_MEMFD},
+		{"any engine, packed, shm", LOADER_AUTO, ENGRAM_PACKED,
+		 MEMORY_LOCK_OFF, ENGRAM_BACKING_SHM},
+	};
+
+	(void)argc;
+	fixture_instance(instance, "load-faults");
+	synth(argv[0]);
+	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
+		sweep(&ways[i]);
+	run((const char *const[]){"/bin/rm", "-r", checkpoint, NULL});
+	return 0;
+}
