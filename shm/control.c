@@ -147,6 +147,10 @@ static int reusable(int fd, uint64_t bytes)
 
 	if (fstat(fd, &st))
 		return -1;
+	/* Anybody may make a file in /dev/shm, and its owner could write the
+	 * page, or cut it short under its readers. */
+	if (st.st_uid != geteuid())
+		return 0;
 	if (!st.st_size)
 		return 1;
 	if ((uint64_t)st.st_size != bytes)

@@ -569,6 +569,23 @@ def test_two_on_one_instance(make, checkpoint, tmp_path):
     assert len(first.segments()) == 2
 
 
+def test_control_page_of_another_user(make):
+    """Whoever made a file of that name first could write it ever after: it
+    is replaced."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become another user")
+    sidecar = make(start=False)
+    page = engramd.SHM / f"engramd.{sidecar.instance}.ctl"
+    page.touch()
+    os.chown(page, 65534, 65534)
+    planted = page.stat().st_ino
+    sidecar.start()
+    assert page.stat().st_uid == 0
+    assert page.stat().st_mode & 0o777 == 0o640
+    assert page.stat().st_ino != planted
+    sidecar.ping()
+
+
 def test_two_on_one_socket(make):
     first = make()
     second = make(start=False)
