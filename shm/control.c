@@ -264,13 +264,6 @@ static enum engram_status random_epoch(uint64_t *epoch,
 	return ENGRAM_OK;
 }
 
-/* Nothing stored from here on may be seen without what was stored before: a
- * release store alone lets later stores pass it. */
-static void order_stores(void)
-{
-	__atomic_thread_fence(__ATOMIC_RELEASE);
-}
-
 static void withdraw_tables(struct engram_control_page *p)
 {
 	int i;
@@ -278,7 +271,7 @@ static void withdraw_tables(struct engram_control_page *p)
 	/* Generations first: a reader that sees the slot sees no table. */
 	for (i = 0; i < ENGRAM_CONTROL_TABLES; i++)
 		engram_control_store64(&p->tables[i].generation, 0);
-	order_stores();
+	engram_control_order_stores();
 	memset(p->tables, 0, sizeof(p->tables));
 }
 
@@ -289,7 +282,7 @@ static void write_page(struct engram_control_page *p, const char *instance,
 
 	/* Nothing below may be seen with the old epoch. */
 	engram_control_store64(&p->boot_epoch, 0);
-	order_stores();
+	engram_control_order_stores();
 	withdraw_tables(p);
 	memset(p->instance, 0, sizeof(p->instance));
 	memcpy(p->instance, instance, strlen(instance));

@@ -104,3 +104,30 @@ void engram_control_unmap(const struct engram_control_page *page)
 	       bytes < (size_t)1 << 40)
 		bytes = bytes == sizeof(*page) ? 65536 : bytes * 2;
 }
+
+/* Between two equal generations the name is that generation's: a slot is
+ * withdrawn before it gets another name. */
+static int read_slot(const struct engram_control_table *slot, const char *name,
+		     uint64_t *generation)
+{
+	int ours;
+
+	do {
+		*generation = engram_control_load64(&slot->generation);
+		ours = !strncmp(slot->name, name, sizeof(slot->name));
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	} while (engram_control_load64(&slot->generation) != *generation);
+	return ours;
+}
+
+uint64_t engram_control_generation(const struct engram_control_page *page,
+				   const char *name)
+{
+	uint64_t generation;
+	int i;
+
+	for (i = 0; i < ENGRAM_CONTROL_TABLES; i++)
+		if (read_slot(&page->tables[i], name, &generation))
+			return generation;
+	return 0;
+}

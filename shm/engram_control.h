@@ -85,6 +85,12 @@ static inline void engram_control_store32(uint32_t *field, uint32_t value)
 {
 	__atomic_store_n(field, value, __ATOMIC_RELEASE);
 }
+/* Nothing stored from here on is seen without what was stored before: a
+ * release store alone lets later stores pass it. */
+static inline void engram_control_order_stores(void)
+{
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+}
 static inline void engram_control_add64(uint64_t *field, int64_t delta)
 {
 	__atomic_fetch_add(field, (uint64_t)delta, __ATOMIC_RELAXED);
@@ -121,6 +127,11 @@ enum engram_status engram_control_map_fd(int fd,
 					 const struct engram_control_page **out,
 					 struct engram_error *err);
 void engram_control_unmap(const struct engram_control_page *page);
+
+/* The current generation of the table called `name`, 0 for none; no system
+ * call.  Slots are given to other tables, by this sidecar and the next. */
+uint64_t engram_control_generation(const struct engram_control_page *page,
+				   const char *name);
 
 #ifdef __cplusplus
 }

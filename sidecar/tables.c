@@ -31,6 +31,7 @@ static void remove_table(struct table *table)
 
 	TAILQ_REMOVE(&table->tables->list, table, entry);
 	engram_control_store64(&slot->generation, 0);
+	engram_control_order_stores();
 	engram_control_store32(&slot->state, ENGRAM_TABLE_ABSENT);
 	memset(slot->name, 0, sizeof(slot->name));
 	table_spec_put(table->spec);

@@ -68,21 +68,13 @@ enum engram_status engram_table_info(const engram_table *table,
 uint64_t engram_table_poll(const engram_table *table)
 {
 	const struct engram_control_page *page = table->control;
-	const struct engram_control_table *slot;
-	uint64_t generation = 0;
-	unsigned int i;
+	uint64_t generation;
 
 	if (fork_check(table->fork_generation, client_error()))
 		return 0;
 	/* Looked up each time: a table that was forgotten and comes back may
 	 * have another slot. */
-	for (i = 0; i < ENGRAM_CONTROL_TABLES; i++) {
-		slot = &page->tables[i];
-		if (!strncmp(slot->name, table->name, sizeof(slot->name))) {
-			generation = engram_control_load64(&slot->generation);
-			break;
-		}
-	}
+	generation = engram_control_generation(page, table->name);
 	/* After the generation: a restarted sidecar takes the page over, sets
 	 * the epoch to 0 first, and counts its generations from 1 again. */
 	if (engram_control_load64(&page->boot_epoch) != table->boot_epoch)

@@ -236,6 +236,34 @@ static void test_damaged_page(void)
 	engram_control_unmap(NULL);
 }
 
+/* By name, in whatever slot; one that is free has no generation. */
+static void test_generation(void)
+{
+	struct engram_backing backing = {.kind = ENGRAM_BACKING_MEMFD};
+	struct engram_control_table *slots;
+	struct engram_control_page *page;
+	struct engram_control_owner *o;
+	char longest[ENGRAM_NAME_MAX + 1];
+
+	CHECK_OK(engram_control_own(&backing, instance, &o, &err));
+	page = engram_control_owner_page(o);
+	slots = page->tables;
+	CHECK(engram_control_generation(page, "a") == 0);
+	memset(longest, 'x', ENGRAM_NAME_MAX);
+	longest[ENGRAM_NAME_MAX] = '\0';
+	memcpy(slots[0].name, "ab", 3);
+	memcpy(slots[1].name, "a", 2);
+	memcpy(slots[ENGRAM_CONTROL_TABLES - 1].name, longest, sizeof(longest));
+	engram_control_store64(&slots[0].generation, 3);
+	engram_control_store64(&slots[1].generation, 4);
+	engram_control_store64(&slots[ENGRAM_CONTROL_TABLES - 1].generation, 5);
+	CHECK(engram_control_generation(page, "a") == 4);
+	CHECK(engram_control_generation(page, "ab") == 3);
+	CHECK(engram_control_generation(page, longest) == 5);
+	CHECK(engram_control_generation(page, "abc") == 0);
+	engram_control_disown(o, 1);
+}
+
 /* An owner that steps down and leaves its page: the next one has it. */
 static void test_page_left(void)
 {
@@ -287,6 +315,7 @@ int main(void)
 	test_contenders();
 	test_foreign_page();
 	test_damaged_page();
+	test_generation();
 	test_page_left();
 	test_memfd();
 	CHECK(engram_control_own(&backing, "a.b", &o, &err) == ENGRAM_EINVAL);
