@@ -3,6 +3,7 @@
 
 Those that tests elsewhere cover:
  2 killed while loading      integration test_killed_while_loading
+ 3 shm filled by another     integration test_filled_up_during_a_load
  4 larger than the tmpfs     integration test_no_space
  5 dies between attach and   integration test_lease_ends_with_the_connection
    map
@@ -138,36 +139,6 @@ def stopped_load(sidecar, client):
         yield number
     finally:
         sidecar.signal(signal.SIGCONT)
-
-
-def fill(directory):
-    with open(os.path.join(directory, "filler"), "wb", buffering=0) as f:
-        try:
-            while f.write(bytes(1 << 20)):
-                pass
-        except OSError:
-            pass
-
-
-def test_report_03_shm_filled_by_another(make, mounts, big_checkpoint):
-    """While the first layer is read; the second has no room then.  A typed
-    error and no SIGBUS; with the filler gone, it loads."""
-    size = segment_bytes(make, big_checkpoint) * 6 // 5
-    ns = mounts(f"mount -t tmpfs -o size={size} tmpfs /dev/shm")
-    sidecar = make([table_config(big_checkpoint)], start=False,
-                   memory={"lock": "off"})
-    start(sidecar, *ns.enter)
-    client = sidecar.client()
-    with stopped_load(sidecar, client) as number:
-        fill(ns.shm)
-    job = client.finish(number)
-    assert job["state"] == "failed"
-    assert job["error"]["data"]["name"] == "NoSpace"
-    assert job["error"]["data"]["fix"]
-    assert sorted(os.listdir(ns.shm)) == [
-        f"engramd.{sidecar.instance}.ctl", "filler"]
-    os.unlink(os.path.join(ns.shm, "filler"))
-    client.load("demo")
 
 
 def test_report_07_descriptor_numbers_are_reused(make, checkpoint, tmp_path):
