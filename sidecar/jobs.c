@@ -24,7 +24,8 @@ const char *job_state_name(enum job_state state)
 
 const char *job_phase_name(enum job_phase phase)
 {
-	static const char *const names[] = {"reading", "verifying", "freeing"};
+	static const char *const names[] = {"reading", "verifying", "waiting",
+					    "freeing"};
 
 	return names[phase];
 }

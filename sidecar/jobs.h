@@ -21,7 +21,7 @@
 
 enum job_kind { JOB_LOAD, JOB_UNLOAD, JOB_VERIFY };
 enum job_state { JOB_RUNNING, JOB_DONE, JOB_FAILED, JOB_CANCELED };
-enum job_phase { JOB_READING, JOB_CHECKING, JOB_FREEING };
+enum job_phase { JOB_READING, JOB_CHECKING, JOB_WAITING, JOB_FREEING };
 
 const char *job_kind_name(enum job_kind kind);
 const char *job_state_name(enum job_state state);

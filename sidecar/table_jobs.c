@@ -202,6 +202,7 @@ static enum engram_status start_freeing(struct table *table, struct job *job,
 	table->freeing = table->current;
 	table->current->idle = NULL;
 	table->current = NULL;
+	job_set_phase(job, JOB_FREEING);
 	status = job_start(job, run_free, finish_free, err);
 	if (status) {
 		table->current = table->freeing;
@@ -250,7 +251,7 @@ enum engram_status table_unload(struct table *table, struct job **job,
 	*job = job_new(table->tables->jobs, JOB_UNLOAD, table->name, table);
 	if (!*job)
 		return no_memory(err);
-	job_set_phase(*job, JOB_FREEING);
+	job_set_phase(*job, JOB_WAITING);
 	atomic_store(&(*job)->progress.bytes_total, gen->bytes);
 	if (gen->users) {
 		gen->idle = on_idle;

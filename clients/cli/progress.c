@@ -69,6 +69,18 @@ static void put_figures(struct text *t, const json_t *job)
 		    cli_duration(eta, cli_number(job, "eta_seconds")));
 }
 
+/* An unload that the table's users hold up has no figures. */
+static bool put_waiting(struct text *t, const json_t *job)
+{
+	if (strcmp(cli_text(job, "phase", ""), "waiting") != 0)
+		return false;
+	put(t,
+	    "%s %s: waits for its leases to end; \"engramctl clients\" "
+	    "shows whose",
+	    cli_text(job, "kind", "job"), cli_text(job, "table", "?"));
+	return true;
+}
+
 /* A terminal that can go back to the start of a line and erase. */
 static bool can_draw(void)
 {
@@ -87,17 +99,24 @@ static int columns(void)
 	return size.ws_col;
 }
 
-static void print_bar(const json_t *job)
+static void put_bar(struct text *t, const json_t *job)
 {
 	int filled = percent_of(job) * BAR_WIDTH / 100, i;
-	struct text t = {.len = 0};
 
-	put(&t, "%s %s  [", cli_text(job, "table", "?"),
+	put(t, "%s %s  [", cli_text(job, "table", "?"),
 	    cli_text(job, "phase", cli_text(job, "kind", "")));
 	for (i = 0; i < BAR_WIDTH; i++)
-		put(&t, "%c", i < filled ? '#' : '.');
-	put(&t, "] ");
-	put_figures(&t, job);
+		put(t, "%c", i < filled ? '#' : '.');
+	put(t, "] ");
+	put_figures(t, job);
+}
+
+static void print_bar(const json_t *job)
+{
+	struct text t = {.len = 0};
+
+	if (!put_waiting(&t, job))
+		put_bar(&t, job);
 	fprintf(stderr, "\r%.*s\033[K", columns() - 1, t.text);
 }
 
@@ -105,9 +124,11 @@ static void print_line(const json_t *job)
 {
 	struct text t = {.len = 0};
 
-	put(&t, "%s %s: %s ", cli_text(job, "kind", "job"),
-	    cli_text(job, "table", "?"), cli_text(job, "phase", ""));
-	put_figures(&t, job);
+	if (!put_waiting(&t, job)) {
+		put(&t, "%s %s: %s ", cli_text(job, "kind", "job"),
+		    cli_text(job, "table", "?"), cli_text(job, "phase", ""));
+		put_figures(&t, job);
+	}
 	fprintf(stderr, "%s\n", t.text);
 }
 

@@ -459,3 +459,17 @@ def test_interrupt_on_a_terminal(slow_job):
     assert code == 130
     assert "\x1b[K\r\nengramctl: detached; job 7 goes on\r\n" in text
     assert not text.endswith("\r\n\r\n")
+
+
+def test_unload_that_waits_for_leases(sidecar):
+    """Says what it waits for, and who can tell more."""
+    waiting = {**JOB, "kind": "unload", "phase": "waiting", "rate": 0.0,
+               "bytes_done": 0, "eta_seconds": None}
+    server = sidecar(unload={"job": 7},
+                     job__wait=steps(waiting, {**DONE, "kind": "unload"}))
+    text, out, code = on_a_terminal("--socket", server.path, "unload", "demo",
+                                    columns=100)
+    assert text.split("\r")[1] == (
+        'unload demo: waits for its leases to end; "engramctl clients" shows '
+        "whose\x1b[K")
+    assert out.startswith("unload demo: done") and code == 0
