@@ -5,7 +5,8 @@ import pathlib
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("ENGRAM_BUILD", ROOT / "build"))
+BUILD = (pathlib.Path(os.environ.get("ENGRAM_BUILD", ROOT / "build"))
+         .resolve())
 CTL = str(BUILD / "bin" / "engramctl")
 
 

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 
-from conftest import I64, P, U32, seeds, structure
+from kernels_lib import I64, P, U32, seeds, structure
 
 F32 = ctypes.c_float
 GateArgs = structure(

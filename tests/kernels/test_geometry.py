@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from conftest import ROOT
+from kernels_lib import ROOT
 
 GOLDEN = ROOT / "tests/golden"
 INT64_MAX = 2**63 - 1

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hash_model
-from conftest import I64, P, U32, seeds, structure
+from kernels_lib import I64, P, U32, seeds, structure
 from hash_model import DEAD, Request
 
 HashParams = structure(
