@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "engram_control.h"
+#include "segment.h"
 
 static enum engram_status check_page(const struct engram_control_page *p,
 				     struct engram_error *err)
@@ -45,6 +46,7 @@ static enum engram_status map_page(int fd,
 				   struct engram_error *err)
 {
 	enum engram_status status;
+	uint64_t page, bytes;
 	struct stat st;
 	void *p;
 
@@ -57,10 +59,15 @@ static enum engram_status map_page(int fd,
 		engram_error_figures(err, sizeof(**out), (uint64_t)st.st_size);
 		return ENGRAM_ETOOSHORT;
 	}
-	p = mmap(NULL, sizeof(**out), PROT_READ, MAP_SHARED, fd, 0);
+	page = segment_page_bytes(fd);
+	if (!page)
+		return engram_error_sys(err, errno, "fstatfs");
+	/* hugetlbfs takes advice on whole huge pages only. */
+	bytes = round_up(sizeof(**out), page);
+	p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED)
 		return engram_error_sys(err, errno, "mmap");
-	if (madvise(p, sizeof(**out), MADV_DONTFORK))
+	if (madvise(p, bytes, MADV_DONTFORK))
 		status = engram_error_sys(err, errno, "madvise");
 	else
 		status = check_page(p, err);
