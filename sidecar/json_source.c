@@ -131,6 +131,8 @@ enum engram_status json_source_read(struct json_source *src, const char *file,
 	if (fd < 0) {
 		result = engram_error_sys(err, errno, "open %s", file);
 		engram_error_path(err, "%s", file);
+		engram_error_fix(err, "name a file that is there and may be "
+				      "read");
 		return result;
 	}
 	result = read_text(fd, file, max_bytes, status, &text, &len, err);

@@ -171,6 +171,8 @@ static enum engram_status lock_layer(const struct generation_layer *layer,
 			continue;
 		engram_error_sys(err, errno, "mlock of layer %d",
 				 (int)layer->layer_id);
+		/* Only the limit makes it fail: the pages are there. */
+		err->status = ENGRAM_EMEMLOCK;
 		engram_error_fix(err, "set LimitMEMLOCK=infinity in the unit "
 				      "(docker: --ulimit memlock=-1)");
 		return err->status;

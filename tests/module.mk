@@ -11,6 +11,8 @@ $(UNIT_BIN): $B/tests/%: $B/obj/tests/unit/%.o $$(TEST_LIBS)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(TEST_LDLIBS)
+# It has a checkpoint written.
+$B/tests/test_checkpoint: | $$(SYNTH)
 CHECK_TESTS += $(UNIT_BIN)
 CHECK_DEPS += $(UNIT_BIN)
 

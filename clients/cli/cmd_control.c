@@ -162,6 +162,7 @@ static enum cli_exit config_validate(struct cli *cli)
 		else
 			engram_error_set(&err, ENGRAM_ECONFIG, "%s",
 					 fault.text);
+		engram_error_fix(&err, "name a configuration in JSON");
 		return cli_fail(cli, &err);
 	}
 	resolve_checkpoints(config, file);

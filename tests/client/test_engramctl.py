@@ -247,11 +247,13 @@ def test_config(sidecar, tmp_path):
     bad.write_text('{\n"a": 1,\n"a": 2}')
     result = ctl(server, "config", "validate", str(bad))
     assert result.stderr == (f"engramctl: {bad}:3: duplicate object key near "
-                             "'\"a\"'\n")
+                             "'\"a\"'\n  fix: name a configuration in "
+                             "JSON\n")
     assert result.returncode == 1
     result = ctl(server, "config", "validate", "/nonexistent")
     assert result.stderr == ("engramctl: unable to open /nonexistent: No such "
-                             "file or directory\n")
+                             "file or directory\n  fix: name a configuration "
+                             "in JSON\n")
 
 
 def test_events(sidecar):

@@ -6,16 +6,12 @@
  * What was allocated and not freed is told by a build with SANITIZE=address.
  */
 #include <errno.h>
-#include <libgen.h>
-#include <limits.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
 
-#include "../unit/segment_fixture.h"
+#include "../unit/synth_fixture.h"
 #include "inject.h"
 #include "load.h"
 
@@ -107,30 +103,6 @@ int __wrap_mlock(const void *base, size_t bytes)
 static char instance[64];
 static char checkpoint[] = "/tmp/engram-load-faults-XXXXXX";
 static char model[64];
-
-static void run(const char *const *words)
-{
-	int status;
-	pid_t pid;
-
-	CHECK(posix_spawn(&pid, words[0], NULL, NULL, (char *const *)words,
-			  environ) == 0);
-	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
-}
-
-static void synth(const char *self)
-{
-	char synth[PATH_MAX], copy[PATH_MAX];
-
-	snprintf(copy, sizeof(copy), "%s", self);
-	snprintf(synth, sizeof(synth), "%s/../bin/engram-synth", dirname(copy));
-	CHECK(mkdtemp(checkpoint));
-	snprintf(model, sizeof(model), "%s/model", checkpoint);
-	run((const char *const[]){
-		synth, "--engram-vocab-size", "20", "--heads", "2", "--dim",
-		"32", "--max-ngram", "2", "--vocab-size", "32",
-		"--compressed-vocab-size", "20", model, NULL});
-}
 
 struct way {
 	const char *name;
@@ -259,9 +231,9 @@ int main(int argc, char **argv)
 
 	(void)argc;
 	fixture_instance(instance, "load-faults");
-	synth(argv[0]);
+	synth_make(argv[0], checkpoint, model);
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
 		sweep(&ways[i]);
-	run((const char *const[]){"/bin/rm", "-r", checkpoint, NULL});
+	synth_remove(checkpoint);
 	return 0;
 }

@@ -11,6 +11,8 @@ Those that tests elsewhere cover:
 13 two loads of one table    integration test_busy, test_two_loads_at_once
 14 two hundred connections   integration test_two_hundred_idle_connections
 18 one descriptor too few    client test_client_life short_of_descriptors
+19 empty shard, no rows     checkpoint shard_empty, "an empty tensor"; a
+   for a rank               rank without heads: client test_client_attach
 21 missing, misshapen scale  unit test_loader
 23 client before sidecar     client test_client_life sidecar_comes_later
 25 cgroup limit              unit test_memory
