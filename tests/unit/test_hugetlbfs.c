@@ -103,7 +103,7 @@ static void test_segment(uint32_t layout)
 	CHECK_OK(engram_segment_list(&backing, "huge", &entries, &count, &err));
 	CHECK(count == 1 && !entries[0].temporary);
 	CHECK(entries[0].bytes == h->total_bytes);
-	strcpy(name, entries[0].name);
+	memcpy(name, entries[0].name, sizeof(name));
 	free(entries);
 	CHECK_OK(engram_segment_open(&backing, name, &fd, &err));
 	check_rows(fd, 0, UINT64_MAX);
