@@ -2,8 +2,10 @@
 /* Files that are memory: /dev/shm, hugetlbfs and memfd. */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <linux/magic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -108,6 +110,39 @@ enum engram_status backing_create(const struct engram_backing *backing,
 	return ENGRAM_OK;
 }
 
+/* A counter of the huge pages of that size; 0 if it can not be read. */
+static uint64_t pool_counter(uint64_t page_bytes, const char *name)
+{
+	char path[128], text[32] = "";
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path),
+		 "/sys/kernel/mm/hugepages/hugepages-%" PRIu64 "kB/%s",
+		 page_bytes >> 10, name);
+	fd = backing_open_retry(path, O_RDONLY | O_CLOEXEC, 0);
+	if (fd < 0)
+		return 0;
+	n = pread(fd, text, sizeof(text) - 1, 0);
+	close(fd);
+	return n > 0 ? strtoull(text, NULL, 10) : 0;
+}
+
+/* What the pool still has for us, in bytes: free pages that nobody has
+ * reserved, and those that may be made on demand. */
+static uint64_t pool_room(uint64_t page_bytes)
+{
+	const uint64_t reserved = pool_counter(page_bytes, "resv_hugepages");
+	const uint64_t surplus = pool_counter(page_bytes, "surplus_hugepages");
+	const uint64_t has = pool_counter(page_bytes, "free_hugepages");
+	const uint64_t may =
+		pool_counter(page_bytes, "nr_overcommit_hugepages");
+
+	return ((has > reserved ? has - reserved : 0) +
+		(may > surplus ? may - surplus : 0)) *
+	       page_bytes;
+}
+
 enum engram_status engram_backing_room(const struct engram_backing *backing,
 				       uint64_t *bytes,
 				       struct engram_error *err)
@@ -137,9 +172,15 @@ enum engram_status engram_backing_room(const struct engram_backing *backing,
 		return status;
 	}
 	*bytes = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
-	/* A tmpfs with size=0 has no limit and says 0 blocks. */
-	if (fs.f_type == TMPFS_MAGIC && !fs.f_blocks)
+	/* Without a limit of its own (size=) a mount says 0 blocks. */
+	if (!fs.f_blocks)
 		*bytes = UINT64_MAX;
+	if (fs.f_type == HUGETLBFS_MAGIC) {
+		const uint64_t pool = pool_room((uint64_t)fs.f_bsize);
+
+		if (pool < *bytes)
+			*bytes = pool;
+	}
 	return ENGRAM_OK;
 }
 

@@ -165,6 +165,21 @@ static void test_pool_too_small(void)
 	CHECK(count_names(dir, "engramd.") == 0);
 }
 
+/* A mount without a size has the room of the pool; one with a size, that. */
+static void test_room(void)
+{
+	const uint64_t page = meminfo("Hugepagesize: %lu") << 10;
+	char size[32];
+	uint64_t room;
+
+	CHECK_OK(engram_backing_room(&backing, &room, &err));
+	CHECK(room >= free_pages() * page && room < UINT64_MAX);
+	snprintf(size, sizeof(size), "size=%llu", (unsigned long long)page);
+	CHECK(!umount(dir) && !mount("none", dir, "hugetlbfs", 0, size));
+	CHECK_OK(engram_backing_room(&backing, &room, &err));
+	CHECK(room == page);
+}
+
 int main(void)
 {
 	int fds = count_fds(), mounted;
@@ -177,6 +192,7 @@ int main(void)
 		test_segment(ENGRAM_SPLIT);
 		test_control();
 		test_pool_too_small();
+		test_room();
 		CHECK(count_fds() == fds);
 		CHECK(!umount(dir));
 	}
