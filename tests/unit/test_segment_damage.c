@@ -9,7 +9,11 @@
 #include "segment.h"
 #include "segment_fixture.h"
 
-static char instance[64];
+/* From the top of the tree, where tests run. */
+#define CASES "tests/bad/segment"
+
+/* In memfds, so that nobody else can have it. */
+static const char instance[] = "damaged";
 static struct engram_error err;
 
 /* A good segment, and the copy that is damaged. */
@@ -94,166 +98,66 @@ static void refused(const struct copy *c, enum engram_status status,
 	CHECK(!map.header && !map.codes && !map.data_map[0]);
 }
 
-#define FIELD(name)                                   \
-	offsetof(struct engram_segment_header, name), \
-		sizeof(((struct engram_segment_header *)0)->name)
-#define COUNT(name)  FIELD(name.count)
-#define OFFSET(name) FIELD(name.offset)
-/* Where the blocks of the fixture lie. */
-#define PRIME(i)      488 + 8 * (i), 8
-#define COL_OFFSET(i) 520 + 8 * (i), 8
-
-static const struct {
-	size_t at, size;
-	uint64_t value;
-	enum engram_status status;
-	const char *message;
-} damages[] = {
-	{FIELD(magic), 1, ENGRAM_EDAMAGED,
-	 "magic 0x0000000000000001: not a segment of engramd"},
-	{FIELD(magic), 0, ENGRAM_ENOTREADY,
-	 "the segment is still being written"},
-	{FIELD(abi_version), 0, ENGRAM_ENOTREADY,
-	 "the segment is still being written"},
-	{FIELD(abi_version), 2, ENGRAM_EVERSION,
-	 "the segment has ABI version 2, this program reads 1"},
-	{FIELD(state), ENGRAM_SEGMENT_FILLING, ENGRAM_ENOTREADY,
-	 "the segment is still being written"},
-	{FIELD(state), 7, ENGRAM_EDAMAGED, "state 7 is unknown"},
-	/* sizes */
-	{FIELD(data_offset), 0, ENGRAM_EDAMAGED,
-	 "data_offset is 0 in a segment of 4194304 bytes"},
-	{FIELD(data_offset), 4096, ENGRAM_EDAMAGED,
-	 "data_offset is 4096 in a segment of 4194304 bytes"},
-	{FIELD(data_offset), 6291456, ENGRAM_EDAMAGED,
-	 "data_offset is 6291456 in a segment of 4194304 bytes"},
-	{FIELD(data_offset), 4194304, ENGRAM_EDAMAGED,
-	 "codes_offset is 2097152, but follows from the geometry as 4194304"},
-	{FIELD(total_bytes), 4194305, ENGRAM_ETOOSHORT,
-	 "the file has 4194304 bytes of 4194305"},
-	{FIELD(total_bytes), UINT64_MAX, ENGRAM_ETOOSHORT,
-	 "the file has 4194304 bytes of 18446744073709551615"},
-	{FIELD(total_bytes), 2097152, ENGRAM_EDAMAGED,
-	 "total_bytes is 2097152, but the records end at 4194304"},
-	{FIELD(code_stride), 64, ENGRAM_EDAMAGED,
-	 "code_stride is 64, but follows from the geometry as 66"},
-	{FIELD(scale_stride), 0, ENGRAM_EDAMAGED,
-	 "scale_stride is 0, but follows from the geometry as 66"},
-	{FIELD(codes_offset), 0, ENGRAM_EDAMAGED,
-	 "codes_offset is 0, but follows from the geometry as 2097152"},
-	{FIELD(scales_offset), UINT64_MAX, ENGRAM_EDAMAGED,
-	 "scales_offset is 18446744073709551615, but follows from the "
-	 "geometry as 2097216"},
-	{FIELD(data_bytes), 3301, ENGRAM_EDAMAGED,
-	 "data_bytes is 3301, but follows from the geometry as 3300"},
-	{FIELD(rows), UINT64_C(1) << 62, ENGRAM_EDAMAGED,
-	 "4611686018427387904 rows of 66 bytes overflow"},
-	{FIELD(rows), 51, ENGRAM_EDAMAGED,
-	 "data_bytes is 3300, but follows from the geometry as 3366"},
-	{FIELD(chunk_rows), 0, ENGRAM_EDAMAGED,
-	 "chunk_rows is 0, but follows from the geometry as 1016800"},
-	{FIELD(chunk_rows), 25, ENGRAM_EDAMAGED,
-	 "chunk_rows is 25, but follows from the geometry as 1016800"},
-	{FIELD(chunk_rows), UINT64_MAX, ENGRAM_EDAMAGED,
-	 "chunk_rows is 18446744073709551615, but follows from the geometry "
-	 "as 1016800"},
-	/* what a row is */
-	{FIELD(record_layout), 3, ENGRAM_EDAMAGED,
-	 "record layout 3: must be 1 (packed) or 2 (split)"},
-	{FIELD(dtype), 9, ENGRAM_EDAMAGED,
-	 "dtype 9: must be 1 (fp8 e4m3) or 2 (bf16)"},
-	{FIELD(scale_scheme), 3, ENGRAM_EDAMAGED,
-	 "scale scheme 3: must be 0, 1 or 2"},
-	{FIELD(dim), 0, ENGRAM_EDAMAGED, "dim 0: must be 1..65536"},
-	{FIELD(dim), 65568, ENGRAM_EDAMAGED, "dim 65568: must be 1..65536"},
-	{FIELD(block_size), 0, ENGRAM_EDAMAGED,
-	 "block size 0 does not divide dim 64"},
-	{FIELD(block_size), 48, ENGRAM_EDAMAGED,
-	 "block size 48 does not divide dim 64"},
-	{FIELD(tensor_scale), 0, ENGRAM_EDAMAGED,
-	 "tensor scale 0: must be positive"},
-	{FIELD(tensor_scale), 0x7f800000, ENGRAM_EDAMAGED,
-	 "tensor scale inf: must be positive"},
-	{FIELD(tensor_scale), 0x7fc00000, ENGRAM_EDAMAGED,
-	 "tensor scale nan: must be positive"},
-	/* whose it is */
-	{FIELD(generation), 0, ENGRAM_EDAMAGED,
-	 "generation 0: they count from 1"},
-	{FIELD(layer_id), UINT32_MAX, ENGRAM_EDAMAGED,
-	 "layer id -1 is negative"},
-	{FIELD(instance[0]), '.', ENGRAM_EDAMAGED, NULL},
-	{FIELD(instance[0]), 0, ENGRAM_EDAMAGED, "\"\" is no instance name"},
-	{FIELD(table[0]), '.', ENGRAM_EDAMAGED,
-	 "\".eepseek-v4.1-flash\" is no table name"},
-	{FIELD(table[1]), '/', ENGRAM_EDAMAGED,
-	 "\"d/epseek-v4.1-flash\" is no table name"},
-	/* n-grams */
-	{FIELD(min_ngram), 0, ENGRAM_EDAMAGED,
-	 "n-grams of 0..3: must be within 1..16"},
-	{FIELD(min_ngram), 4, ENGRAM_EDAMAGED,
-	 "n-grams of 4..3: must be within 1..16"},
-	{FIELD(max_ngram), 17, ENGRAM_EDAMAGED,
-	 "n-grams of 2..17: must be within 1..16"},
-	{FIELD(num_heads), 0, ENGRAM_EDAMAGED, "0 heads: must be 1..256"},
-	{FIELD(num_heads), 257, ENGRAM_EDAMAGED, "257 heads: must be 1..256"},
-	{FIELD(num_cols), 5, ENGRAM_EDAMAGED,
-	 "5 columns, but 2 n-gram sizes of 2 heads"},
-	/* blocks */
-	{COUNT(primes), 3, ENGRAM_EDAMAGED,
-	 "primes: 3 elements where 4 belong"},
-	{COUNT(offsets), 5, ENGRAM_EDAMAGED,
-	 "offsets: 5 elements where 4 belong"},
-	{COUNT(multipliers), 0, ENGRAM_EDAMAGED,
-	 "multipliers: 0 elements where 3 belong"},
-	{COUNT(checksums), UINT64_MAX, ENGRAM_EDAMAGED,
-	 "checksums: 18446744073709551615 elements where 1 belong"},
-	{COUNT(token_map), UINT64_MAX, ENGRAM_EDAMAGED,
-	 "token map: 18446744073709551615 elements at 576 do not fit a header "
-	 "of 2097152 bytes"},
-	{COUNT(token_map), 7, ENGRAM_EDAMAGED,
-	 "checksums: offset 600 lies in what comes before it"},
-	{COUNT(sources), 9360, ENGRAM_EDAMAGED,
-	 "sources: 9360 elements at 608 do not fit a header of 2097152 bytes"},
-	{OFFSET(primes), 489, ENGRAM_EDAMAGED,
-	 "primes: offset 489 is not a multiple of 8"},
-	{OFFSET(primes), 480, ENGRAM_EDAMAGED,
-	 "primes: offset 480 lies in what comes before it"},
-	{OFFSET(offsets), 512, ENGRAM_EDAMAGED,
-	 "offsets: offset 512 lies in what comes before it"},
-	{OFFSET(sources), 2097152, ENGRAM_EDAMAGED,
-	 "sources: 1 elements at 2097152 do not fit a header of 2097152 bytes"},
-	{OFFSET(checksums), UINT64_MAX - 7, ENGRAM_EDAMAGED,
-	 "checksums: 1 elements at 18446744073709551608 do not fit a header of "
-	 "2097152 bytes"},
-	/* columns */
-	{PRIME(0), 0, ENGRAM_EDAMAGED, "prime 0 is 0: must be positive"},
-	{PRIME(2), (uint64_t)-13, ENGRAM_EDAMAGED,
-	 "prime 2 is -13: must be positive"},
-	{PRIME(1), INT64_MAX, ENGRAM_EDAMAGED,
-	 "50 rows, but the primes add up to at least 9223372036854775814"},
-	{PRIME(3), 18, ENGRAM_EDAMAGED, "50 rows, but the primes add up to 49"},
-	{COL_OFFSET(1), 8, ENGRAM_EDAMAGED,
-	 "offset 1 is 8, but the primes before it add up to 7"},
-	{COL_OFFSET(0), (uint64_t)-1, ENGRAM_EDAMAGED,
-	 "offset 0 is -1, but the primes before it add up to 0"},
-};
-
-static void test_table(struct copy *c)
+static void read_text(const char *dir, const char *name, char *out, size_t size)
 {
-	char text[128];
-	size_t i;
+	char path[512];
+	FILE *f;
 
-	for (i = 0; i < sizeof(damages) / sizeof(damages[0]); i++) {
-		const char *message = damages[i].message;
+	snprintf(path, sizeof(path), CASES "/%s/%s", dir, name);
+	f = fopen(path, "re");
+	CHECK(f);
+	out[fread(out, 1, size - 1, f)] = '\0';
+	fclose(f);
+}
 
-		memcpy(c->base + damages[i].at, &damages[i].value,
-		       damages[i].size);
-		sign(c);
-		snprintf(text, sizeof(text), "\"%s\" is no instance name",
-			 header(c)->instance);
-		refused(c, damages[i].status, message ? message : text);
-		restore(c);
+/* `damage`: lines of an offset, a number of bytes and a value, and comments. */
+static void apply(struct copy *c, char *text)
+{
+	unsigned long long at, size, value;
+	char *line, *rest = text;
+	int n = 0;
+
+	while ((line = strsep(&rest, "\n"))) {
+		if (!*line || *line == '#')
+			continue;
+		CHECK(sscanf(line, "%llu %llu 0x%llx", &at, &size, &value) ==
+		      3);
+		CHECK(size <= 8 && at + size <= c->bytes);
+		memcpy(c->base + at, &value, size);
+		n++;
 	}
+	CHECK(n);
+}
+
+/* Each folder is a damage and the error that it must give. */
+static void test_cases(struct copy *c)
+{
+	char damage[1024], expected[1024], got[1400];
+	struct engram_segment_map map;
+	struct dirent *entry;
+	DIR *dir = opendir(CASES);
+	int n = 0;
+
+	CHECK(dir);
+	while ((entry = readdir(dir))) {
+		if (entry->d_name[0] == '.')
+			continue;
+		read_text(entry->d_name, "damage", damage, sizeof(damage));
+		read_text(entry->d_name, "expected", expected,
+			  sizeof(expected));
+		apply(c, damage);
+		sign(c);
+		memset(&err, 0, sizeof(err));
+		engram_segment_map_fd(c->fd, 0, UINT64_MAX, &map, &err);
+		CHECK(!map.header && !map.codes && !map.data_map[0]);
+		snprintf(got, sizeof(got), "status: %s\nmessage: %s\nfix: %s\n",
+			 engram_status_name(err.status), err.message, err.fix);
+		CHECK_STR(got, expected);
+		restore(c);
+		n++;
+	}
+	closedir(dir);
+	CHECK(n >= 60);
 }
 
 static void test_strings(struct copy *c)
@@ -441,10 +345,9 @@ int main(void)
 	struct copy packed, split;
 	int fds = count_fds();
 
-	fixture_instance(instance, "damage");
 	copy_open(&packed, ENGRAM_PACKED);
 	copy_open(&split, ENGRAM_SPLIT);
-	test_table(&packed);
+	test_cases(&packed);
 	test_strings(&packed);
 	test_checksum(&packed);
 	test_flips(&packed);
