@@ -152,6 +152,39 @@ enum engram_status engram_cpu_decode(const struct engram_rows *rows,
 				     int64_t num_rows, uint16_t *out,
 				     struct engram_error *err);
 
+/*
+ * The rows as stored, for engines that multiply fp8 with block scales: half
+ * the bytes of bf16 and no decoding.  With C = local_heads * scales of a row,
+ * one matrix row a token:
+ *	codes	[num_tokens, local_heads, code bytes of a row], contiguous
+ *	scales	ENGRAM_SCALES_PLAIN: [num_tokens, C];
+ *		ENGRAM_SCALES_F8_128X4: as cuBLASLt wants them for
+ *		VEC32_UE8M0, in tiles of 128 tokens x 4 scales, the scale of
+ *		token t and column c at byte
+ *			(t / 128 * ceil(C / 4) + c / 4) * 512
+ *			+ t % 32 * 16 + t % 128 / 32 * 4 + c % 4
+ *		of engram_raw_scale_bytes; what fills a tile up is 0.
+ * Rows that are not there have codes and scales 0.  For scale schemes
+ * without blocks `scales` is not written.
+ */
+enum engram_scale_layout {
+	ENGRAM_SCALES_PLAIN = 0,
+	ENGRAM_SCALES_F8_128X4 = 1
+};
+struct engram_raw_out {
+	uint8_t *codes;
+	uint8_t *scales; /* NULL: not wanted */
+	enum engram_scale_layout scale_layout;
+};
+/* 0 without block scales. */
+size_t engram_raw_scale_bytes(const struct engram_rows *rows,
+			      int64_t num_tokens, uint32_t local_heads,
+			      enum engram_scale_layout layout);
+enum engram_status engram_cpu_lookup_raw(const struct engram_rows *rows,
+					 const struct engram_lookup_args *args,
+					 const struct engram_raw_out *out,
+					 struct engram_error *err);
+
 /* ---- gate: rows, projected to key and value, into the residual stream ---- */
 
 struct engram_gate_args {

@@ -43,6 +43,8 @@ enum engram_status {
 	ENGRAM_EUNSUPPORTED = 27,   /* not possible with this build or host */
 	ENGRAM_ENOTOKENMAP = 28,    /* hashing needs a token map */
 	ENGRAM_EINTERNAL = 29,	    /* a fault of this program; report it */
+	ENGRAM_ECUDA = 30,	    /* a CUDA call failed */
+	ENGRAM_ENCCL = 31,	    /* an NCCL call failed */
 	ENGRAM_STATUS_COUNT	    /* keep last */
 };
 

@@ -50,6 +50,8 @@ static const struct {
 	    "the table was loaded without a token map"),
 	ROW(ENGRAM_EINTERNAL, "InternalError",
 	    "a fault of engramd itself; please report it"),
+	ROW(ENGRAM_ECUDA, "CudaError", "a CUDA call failed"),
+	ROW(ENGRAM_ENCCL, "NcclError", "an NCCL call failed"),
 #undef ROW
 };
 

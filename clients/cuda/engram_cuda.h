@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libengram_cuda: a table that engramd holds, read by the kernels of a GPU.
+ *
+ *	engram_cuda_table *t;
+ *
+ *	engram_open(NULL, &client);
+ *	engram_cuda_attach(client, &(struct engram_attach_params){
+ *		.table = "demo"}, NULL, &t);
+ *	engram_cuda_wait(t, -1);
+ *	engram_cuda_table_hash(t, &batch, ids, stream);
+ *	engram_cuda_table_lookup(t, 0, &lookup, rows, stream);
+ *	...
+ *	cudaStreamSynchronize(stream);
+ *	engram_cuda_detach(t);
+ *
+ * The rows stay where engramd put them: the table's memory is mapped, and
+ * registered with CUDA (cudaHostRegister), so that the process holds no copy.
+ *
+ * Threads, fork and errors: as engram.h says; engram_last_error has the
+ * message of these functions too.
+ */
+#ifndef ENGRAM_CUDA_H
+#define ENGRAM_CUDA_H
+
+#include "engram.h"
+#include "engram_cuda_kernels.h"
+
+#pragma GCC visibility push(default) /* libengram_cuda exports these */
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct engram_cuda_table engram_cuda_table;
+
+/* ---- attaching ---- */
+
+enum engram_cuda_placement {
+	ENGRAM_CUDA_REGISTERED = 0, /* read over UVA where it is */
+	ENGRAM_CUDA_DEVICE = 1	    /* copied into device memory */
+};
+
+struct engram_cuda_attach_params {
+	int device; /* CUDA ordinal; -1: the calling thread's current one */
+	enum engram_cuda_placement placement;
+	/* Bytes registered (or copied) at once, rounded to whole rows and
+	 * pages; 0: 4 GiB.  At most 256 GiB. */
+	uint64_t chunk_bytes;
+	/* Register a writable mapping and make it read-only afterwards, even
+	 * if the device could register a read-only one.  For tests. */
+	int force_writable;
+};
+
+/*
+ * engram_attach, then registration in the background.  NULL params: the
+ * current device, registered.  On an error nothing stays mapped, registered
+ * or leased.  Where the device cannot register read-only memory, the attach
+ * asks engramd for a writable descriptor, which it gives only to those who
+ * may change tables (ENGRAM_EPERM).  ENGRAM_EUNSUPPORTED for a device that
+ * does not see registered memory at its host address.
+ *
+ * May run while another stream of the process is being captured.
+ */
+enum engram_status engram_cuda_attach(
+	engram_client *client, const struct engram_attach_params *attach,
+	const struct engram_cuda_attach_params *params,
+	engram_cuda_table **out);
+
+struct engram_cuda_progress {
+	int ready;		   /* 1: lookups are possible */
+	enum engram_status status; /* of the registration, when it has failed */
+	uint64_t done_bytes, total_bytes;
+	double seconds; /* spent registering so far */
+};
+enum engram_status engram_cuda_progress(const engram_cuda_table *table,
+					struct engram_cuda_progress *out);
+
+/* Until the table is ready.  ENGRAM_ETIMEDOUT after timeout_ms (-1: never), or
+ * what the registration failed with, by then rolled back. */
+enum engram_status engram_cuda_wait(engram_cuda_table *table, int timeout_ms);
+
+/*
+ * Unregister, unmap, let go of the lease.  Work on the GPU that reads the
+ * table must be over: synchronise its streams before, and replay no graph
+ * after.  Cancels a registration under way.  NULL is allowed.
+ */
+enum engram_status engram_cuda_detach(engram_cuda_table *table);
+
+struct engram_cuda_info {
+	int device;
+	enum engram_cuda_placement placement;
+	int read_only;		   /* registered read-only from the start */
+	uint32_t chunks;	   /* registered */
+	uint64_t registered_bytes; /* host memory pinned for the device */
+	uint64_t device_bytes;	   /* allocated by this handle */
+	double register_seconds;
+};
+enum engram_status engram_cuda_info(const engram_cuda_table *table,
+				    struct engram_cuda_info *out);
+
+/* The table below, for engram_table_info, engram_table_poll, engram_layer_info
+ * and the CPU path; belongs to the handle. */
+const engram_table *engram_cuda_host_table(const engram_cuda_table *table);
+
+/* ---- using it, stream-ordered; ENGRAM_ENOTREADY before it is ready ---- */
+
+/* For engram_cuda_hash: host arrays of device pointers, valid until detach. */
+enum engram_status engram_cuda_hash_params(const engram_cuda_table *table,
+					   struct engram_hash_params *out);
+/* For engram_cuda_lookup, with the descriptor of the layer. */
+enum engram_status engram_cuda_layer_source(const engram_cuda_table *table,
+					    uint32_t layer,
+					    struct engram_cuda_source *out);
+
+/* out int32 [num_tokens, num_layers attached, num_cols]; with a slot cache in
+ * the batch, writes the batch's slots first. */
+enum engram_status engram_cuda_table_hash(engram_cuda_table *table,
+					  const struct engram_hash_batch *batch,
+					  int32_t *out, engram_stream stream);
+
+struct engram_cuda_lookup_params {
+	const int32_t *ids; /* [num_tokens, num_cols] */
+	int64_t ids_token_stride, ids_head_stride;
+	int64_t num_tokens;
+	struct engram_cuda_grid grid;
+};
+/* This rank's heads: out bf16 [num_tokens, local_heads, dim]. */
+enum engram_status engram_cuda_table_lookup(
+	engram_cuda_table *table, uint32_t layer,
+	const struct engram_cuda_lookup_params *params, uint16_t *out,
+	engram_stream stream);
+enum engram_status engram_cuda_table_lookup_raw(
+	engram_cuda_table *table, uint32_t layer,
+	const struct engram_cuda_lookup_params *params,
+	const struct engram_raw_out *out, engram_stream stream);
+
+/* What the kernels of this handle have counted since attach. */
+struct engram_cuda_counters {
+	uint64_t misses;  /* ids of this rank's heads that no row answers */
+	uint64_t rejects; /* token ids and slots out of range */
+};
+/* Waits for what is in the stream; not while it is captured. */
+enum engram_status engram_cuda_counters(engram_cuda_table *table,
+					engram_stream stream,
+					struct engram_cuda_counters *out);
+
+/* ---- tensor parallelism over NCCL ---- */
+
+/*
+ * The caller's ncclComm_t as an engram_comm.  NCCL is not linked: the
+ * libnccl.so.2 that the process has loaded is used.  ENGRAM_EUNSUPPORTED when
+ * there is none.  The ncclComm_t stays the caller's and must outlive *out.
+ */
+enum engram_status engram_nccl_comm(void *nccl_comm, struct engram_comm *out);
+
+#ifdef __cplusplus
+}
+#endif
+#pragma GCC visibility pop
+#endif
