@@ -154,11 +154,27 @@ uint64_t engram_table_poll(const engram_table *table);
 
 /* ---- using it; `layer` is an index into the attached layers ---- */
 
+/*
+ * Memory that engram_attach has mapped, for registering it with a device:
+ * address and bytes are multiples of the backing's page size (of the huge
+ * page on hugetlbfs), so a neighbour's rows may be in the first and the last
+ * page.
+ */
+struct engram_mapping {
+	void *address;
+	uint64_t bytes;
+};
+
 struct engram_layer_info {
 	int32_t layer_id;
 	struct engram_shard shard; /* heads and rows of this rank */
 	struct engram_rows rows;   /* for the kernels of engram_kernels.h */
 	uint64_t total_rows;	   /* of all ranks */
+	/* What holds this rank's rows, valid until engram_detach.  Packed, or
+	 * without scales: 1; split: 2, codes then scales; a rank without
+	 * rows: 0. */
+	struct engram_mapping mapping[2];
+	uint32_t num_mappings;
 };
 enum engram_status engram_layer_info(const engram_table *table, uint32_t layer,
 				     struct engram_layer_info *out);

@@ -82,6 +82,20 @@ uint64_t engram_table_poll(const engram_table *table)
 	return generation;
 }
 
+static void list_mappings(const struct engram_segment_map *map,
+			  struct engram_layer_info *out)
+{
+	uint32_t i;
+
+	out->num_mappings = 0;
+	memset(out->mapping, 0, sizeof(out->mapping));
+	for (i = 0; i < 2 && map->data_map[i]; i++)
+		out->mapping[out->num_mappings++] = (struct engram_mapping){
+			.address = map->data_map[i],
+			.bytes = map->data_map_bytes[i],
+		};
+}
+
 enum engram_status engram_layer_info(const engram_table *table, uint32_t layer,
 				     struct engram_layer_info *out)
 {
@@ -95,6 +109,7 @@ enum engram_status engram_layer_info(const engram_table *table, uint32_t layer,
 	out->shard = l->shard;
 	out->rows = l->rows;
 	out->total_rows = l->map.header->rows;
+	list_mappings(&l->map, out);
 	return ENGRAM_OK;
 }
 
