@@ -288,6 +288,10 @@ enum engram_status engram_next_event(engram_client *client, int timeout_ms,
 		if (!client->events.count && !client->events.lost)
 			status = rpc_pump(client, &err);
 		*event = events_pop(&client->events);
+		/* the wake-up just taken may have been for several threads */
+		if (*event &&
+		    (client->events.count || conn_buffered(&client->conn)))
+			rpc_wake(client);
 		sock = client->conn.sock;
 		pthread_mutex_unlock(&client->lock);
 		if (*event)

@@ -77,6 +77,9 @@ char *rpc_dump(const json_t *value, size_t *len, struct engram_error *err);
 enum engram_status rpc_pack_fault(const char *what, const json_error_t *fault,
 				  struct engram_error *err);
 
+/* Have one thread in engram_next_event look again. */
+void rpc_wake(struct engram_client *client);
+
 /* Read notifications that have come, without waiting. */
 enum engram_status rpc_pump(struct engram_client *client,
 			    struct engram_error *err);

@@ -308,6 +308,11 @@ enum engram_status conn_line(struct conn *conn, int64_t deadline, char **line,
 	return ENGRAM_OK;
 }
 
+int conn_buffered(const struct conn *conn)
+{
+	return conn->start < conn->len;
+}
+
 void conn_take_fds(struct conn *conn, struct conn_fds *out)
 {
 	out->count = 0;

@@ -61,6 +61,9 @@ enum engram_status conn_send(struct conn *conn, const char *data, size_t len,
 enum engram_status conn_line(struct conn *conn, int64_t deadline, char **line,
 			     size_t *len, struct engram_error *err);
 
+/* Has anything been received that no line was made of yet? */
+int conn_buffered(const struct conn *conn);
+
 /* The descriptors of the oldest message that had any. */
 void conn_take_fds(struct conn *conn, struct conn_fds *out);
 void conn_close_fds(struct conn_fds *fds);

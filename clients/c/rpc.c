@@ -255,9 +255,9 @@ enum engram_status rpc_notify(struct engram_client *client, const char *method,
 	return send_request(client, method, 0, params, conn_now(), err);
 }
 
-/* Wake a thread in engram_next_event: there are events in the queue, or there
- * will be none any more. */
-static void wake_waiter(struct engram_client *client)
+/* Wake a thread in engram_next_event: there are events in the queue or behind
+ * what has been read, or there will be none any more. */
+void rpc_wake(struct engram_client *client)
 {
 	ssize_t ignored = eventfd_write(client->wake, 1);
 
@@ -302,7 +302,7 @@ static enum engram_status dispatch(struct engram_client *client,
 	if (!msg_id && json_is_string(json_object_get(msg, "method"))) {
 		status = events_push(&client->events, line, len, err);
 		if (!status)
-			wake_waiter(client);
+			rpc_wake(client);
 	} else if (id && json_is_integer(msg_id) &&
 		   json_integer_value(msg_id) == id) {
 		*answer = msg;
@@ -366,11 +366,12 @@ enum engram_status rpc_call(struct engram_client *client, const char *method,
 	status = send_request(client, method, id, params, deadline, err);
 	if (!status)
 		status = await(client, method, id, deadline, &answer, err);
-	if (status) {
-		if (client->conn.sock < 0)
-			wake_waiter(client);
+	/* What has come behind the answer is in our buffer, where poll does
+	 * not see it. */
+	if (client->conn.sock < 0 || conn_buffered(&client->conn))
+		rpc_wake(client);
+	if (status)
 		return status;
-	}
 	error = json_object_get(answer, "error");
 	if (json_is_object(error)) {
 		status = product_error(error, err);

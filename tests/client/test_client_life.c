@@ -349,6 +349,68 @@ static void events_beside_calls(void **state)
 	fake_stop(&fake);
 }
 
+/* To "ping" the answer and two events, all in one message. */
+static void answer_and_events(struct fake *fake, int sock)
+{
+	static const char events[] = "{\"method\":\"event.x\",\"params\":{}}\n"
+				     "{\"method\":\"event.y\",\"params\":{}}\n";
+	char line[512], said[512];
+	const char *id;
+	ssize_t n;
+
+	(void)fake;
+	fake_greet(sock);
+	while ((n = recv(sock, line, sizeof(line) - 1, 0)) > 0) {
+		line[n] = '\0';
+		id = strstr(line, "\"id\"");
+		if (!id)
+			continue;
+		n = snprintf(
+			said, sizeof(said),
+			"{\"jsonrpc\":\"2.0\",\"id\":%ld,\"result\":{}}\n%s",
+			strtol(strpbrk(id + 4, "0123456789"), NULL, 10),
+			strstr(line, "\"ping\"") ? events : "");
+		fake_say(sock, said, (size_t)n);
+	}
+}
+
+static void *wait_for_one(void *client)
+{
+	char *text;
+
+	if (engram_next_event(client, 10000, &text))
+		return NULL;
+	engram_free(text);
+	return client;
+}
+
+/* Events that came in one message with an answer are in the library's
+ * buffer: threads that wait at the socket must hear of them, each of one. */
+static void events_behind_an_answer(void **state)
+{
+	engram_client *client;
+	pthread_t thread[2];
+	struct fake fake;
+	void *got;
+	char *text;
+	int i;
+
+	(void)state;
+	fake_start(&fake, &table, answer_and_events);
+	client = open_fake(&fake, 0);
+	for (i = 0; i < 2; i++)
+		pthread_create(&thread[i], NULL, wait_for_one, client);
+	usleep(50000); /* most likely they wait by now */
+	assert_int_equal(engram_call(client, "ping", NULL, &text), ENGRAM_OK);
+	engram_free(text);
+	for (i = 0; i < 2; i++) {
+		pthread_join(thread[i], &got);
+		assert_ptr_equal(got, client);
+	}
+	engram_close(client);
+	fake_stop(&fake);
+}
+
 static void bad_params_of_a_call(void **state)
 {
 	engram_client *client;
@@ -620,6 +682,7 @@ int main(void)
 		cmocka_unit_test(client_goes_first),
 		cmocka_unit_test(events_are_bounded),
 		cmocka_unit_test(events_beside_calls),
+		cmocka_unit_test(events_behind_an_answer),
 		cmocka_unit_test(bad_params_of_a_call),
 		cmocka_unit_test(forked_child),
 		cmocka_unit_test(short_of_descriptors),
