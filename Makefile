@@ -34,6 +34,12 @@ MANDIR ?= $(PREFIX)/share/man
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 
 PYTHON ?= /usr/bin/python3
+# The GPU part is built where nvcc and its host compiler are found; CUDA=0
+# leaves it out.  Machine code for each of CUDA_ARCHS, PTX for newer ones.
+CUDA ?= 1
+CUDA_HOME ?= /usr/local/cuda
+NVCC ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) nvcc)
+CUDA_ARCHS ?= 80 90 100 120
 PKG_CONFIG ?= pkg-config
 SANITIZE ?=
 COVERAGE ?=
@@ -69,9 +75,23 @@ pkg_cflags = $(shell $(PKG_CONFIG) --cflags $(1) 2>/dev/null)
 pkg_libs = $(shell $(PKG_CONFIG) --libs $(1) 2>/dev/null)
 DEP_CPPFLAGS := $(call pkg_cflags,$(DEPPKGS) cmocka)
 
+HAVE_CUDA := $(if $(filter-out 0,$(CUDA)),$(shell $(NVCC) --version \
+	>/dev/null 2>&1 && command -v g++))
+comma := ,
+CUDA_CPPFLAGS := -isystem $(CUDA_HOME)/include
+CUDA_LDLIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+# No fused multiply-add that is not written down: as on the CPU.
+CUDA_FLAGS = -std=c++17 -O3 -lineinfo -fmad=false -Xptxas -warn-spills \
+	--expt-relaxed-constexpr $(if $(WERROR),-Werror all-warnings) \
+	$(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a$(comma)code=sm_$a) \
+	-gencode arch=compute_$(lastword $(CUDA_ARCHS))$(comma)code=compute_$(lastword \
+		$(CUDA_ARCHS)) \
+	$(addprefix -Xcompiler ,-fPIC -fvisibility=hidden -pthread -g -Wall \
+		-Wextra $(SANFLAGS))
+
 # "override": what a packager gives on the command line comes on top.
 override CPPFLAGS += -D_GNU_SOURCE -DENGRAM_VERSION_STRING='"$(VERSION)"' \
-	    -Ishm -Ikernels -Isidecar -Iclients/c \
+	    -Ishm -Ikernels -Isidecar -Iclients/c -Iclients/cuda \
 	    $(DEP_CPPFLAGS)
 CFLAGS ?= -g $(OPT)
 # Contraction off: every CPU backend must give the same bits.
@@ -104,6 +124,7 @@ objs = $(patsubst %.c,$B/obj/%.o,$(1))
 
 include shm/module.mk
 include kernels/module.mk
+include kernels/cuda/module.mk
 include sidecar/module.mk
 include clients/module.mk
 include tests/module.mk
@@ -127,6 +148,11 @@ check-run: all $$(CHECK_DEPS)
 		$(addprefix --pytest ,$(CHECK_PYTEST)) $(CHECK_TESTS)
 quickstart-run: all $$(CHECK_DEPS)
 	$(Q)ENGRAM_BUILD=$B $(PYTHON) tests/quickstart/run.py
+
+$B/obj/%.o: %.cu
+	$(call say,NVCC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) $(CUDA_FLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
 
 $B/obj/%.o: %.c
 	$(call say,CC,$<)

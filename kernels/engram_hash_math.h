@@ -153,10 +153,21 @@ ENGRAM_FN int32_t engram_hash_source(const struct engram_hash_params *params,
 }
 
 /*
- * The ids of one token's n-gram, value[s] being `s` places back.  A dead
- * source turns itself and everything older into the pad id: an n-gram does
- * not reach across it.
+ * The ids of one token's n-gram, value[s] being `s` places back, from its
+ * sources.  A dead one turns itself and everything older into the pad id: an
+ * n-gram does not reach across it.  `sources` past a dead one are not read.
  */
+ENGRAM_FN int64_t engram_hash_value(const struct engram_hash_params *params,
+				    int32_t source, int *blocked)
+{
+	if (ENGRAM_MUTATE(12, !*blocked, 1))
+		*blocked = source == ENGRAM_DEAD_ID;
+	return *blocked ? ENGRAM_MUTATE(
+				  21, params->pad_id,
+				  engram_hash_compress(params, params->pad_id))
+			: source;
+}
+
 ENGRAM_FN void engram_hash_values(const struct engram_hash_params *params,
 				  const struct engram_hash_batch *batch,
 				  const struct engram_hash_place *place,
@@ -167,16 +178,11 @@ ENGRAM_FN void engram_hash_values(const struct engram_hash_params *params,
 	for (uint32_t shift = 0; shift < params->max_ngram; shift++) {
 		int32_t source = params->pad_id;
 
-		if (ENGRAM_MUTATE(12, !blocked, 1)) {
+		if (!blocked)
 			source =
 				engram_hash_source(params, batch, place, shift);
-			blocked = source == ENGRAM_DEAD_ID;
-		}
 		value[shift * stride] =
-			blocked ? ENGRAM_MUTATE(21, params->pad_id,
-						engram_hash_compress(
-							params, params->pad_id))
-				: source;
+			engram_hash_value(params, source, &blocked);
 	}
 }
 

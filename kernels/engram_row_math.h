@@ -91,6 +91,27 @@ ENGRAM_FN int engram_row_is_here(const struct engram_rows *rows, int64_t id)
 	       id < rows->row_end;
 }
 
+/* Scales of one row. */
+ENGRAM_FN uint32_t engram_row_scales(const struct engram_rows *rows)
+{
+	return (rows->dim + rows->block_size - 1) / rows->block_size;
+}
+
+/* Where the scale of a matrix row (a token) and column stands, of `cols`. */
+ENGRAM_FN int64_t engram_raw_scale_place(enum engram_scale_layout layout,
+					 int64_t token, int64_t col,
+					 int64_t cols)
+{
+	int64_t tile = token / 128 * ((cols + 3) / 4) + col / 4;
+
+	if (layout == ENGRAM_SCALES_PLAIN)
+		return token * cols + col;
+	return tile * 512 +
+	       ENGRAM_MUTATE(56, token % 32 * 16 + token % 128 / 32 * 4,
+			     token % 128 * 4) +
+	       col % 4;
+}
+
 ENGRAM_FN float engram_gate_rms(float squares, uint32_t dim, float eps)
 {
 	return 1.0f / sqrtf(squares / (float)dim + ENGRAM_MUTATE(46, eps, 0));

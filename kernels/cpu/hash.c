@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "check.h"
 #include "engram_hash_math.h"
 #include "hash.h"
 
@@ -107,15 +108,10 @@ enum engram_status engram_cpu_hash(const struct engram_hash_params *params,
 static enum engram_status check_slots(const struct engram_hash_batch *batch,
 				      struct engram_error *err)
 {
-	if (!batch->slot_mapping) {
-		engram_error_set(err, ENGRAM_EINVAL,
-				 "slot_mapping: a slot cache without a slot "
-				 "mapping");
-		engram_error_fix(err, "set slot_mapping, or slot_cache to "
-				      "NULL");
-		engram_error_path(err, "slot_mapping");
-		return ENGRAM_EINVAL;
-	}
+	enum engram_status status = engram_check_slots(batch, err);
+
+	if (status)
+		return status;
 	for (int64_t t = 0; t < batch->num_tokens; t++) {
 		int64_t slot = batch->slot_mapping[t * batch->slot_stride];
 

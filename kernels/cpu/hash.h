@@ -5,7 +5,6 @@
 
 #include "engram_kernels.h"
 
-#define ENGRAM_HASH_MAX_NGRAM 16
 /* Tokens worked on at once: big enough that the divisors' reciprocals are
  * cheap, small enough that the ids stay in the first-level cache. */
 #define ENGRAM_HASH_TILE 64

@@ -1,31 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What must hold before the hash may touch anything. */
+#include "check.h"
 #include "engram_hash_math.h"
 #include "hash.h"
 
-static enum engram_status invalid(struct engram_error *err, const char *path,
-				  const char *what, const char *fix)
-{
-	engram_error_set(err, ENGRAM_EINVAL, "%s: %s", path, what);
-	engram_error_fix(err, "%s", fix);
-	engram_error_path(err, "%s", path);
-	return ENGRAM_EINVAL;
-}
-
-static enum engram_status check_params(const struct engram_hash_params *params,
+static enum engram_status check_primes(const struct engram_hash_params *params,
 				       struct engram_error *err)
 {
 	uint32_t cols;
 
-	if (params->max_ngram < 1 || params->max_ngram > ENGRAM_HASH_MAX_NGRAM)
-		return invalid(err, "max_ngram", "out of range",
-			       "give a value from 1 to 16");
-	if (params->min_ngram < 1 || params->min_ngram > params->max_ngram)
-		return invalid(err, "min_ngram", "out of range",
-			       "give a value from 1 to max_ngram");
-	if (params->num_heads < 1 || params->num_heads > 65536)
-		return invalid(err, "num_heads", "out of range",
-			       "give a value from 1 to 65536");
 	cols = (params->max_ngram - params->min_ngram + 1) * params->num_heads;
 	for (uint32_t layer = 0; layer < params->num_layers; layer++)
 		for (uint32_t col = 0; col < cols; col++) {
@@ -43,35 +26,6 @@ static enum engram_status check_params(const struct engram_hash_params *params,
 			engram_error_path(err, "primes[%u][%u]", layer, col);
 			return ENGRAM_EINVAL;
 		}
-	return ENGRAM_OK;
-}
-
-static enum engram_status check_shape(const struct engram_hash_batch *batch,
-				      struct engram_error *err)
-{
-	if (batch->num_requests < 1)
-		return invalid(err, "num_requests",
-			       "tokens that belong to no request",
-			       "describe each request in query_start_loc");
-	if (!batch->input_ids || !batch->positions || !batch->query_start_loc)
-		return invalid(err, "input_ids, positions, query_start_loc",
-			       "one of them is NULL", "pass all three");
-	if (batch->lookback_depth < 0 ||
-	    (batch->lookback_depth > 0 && !batch->lookback_ids))
-		return invalid(err, "lookback_depth",
-			       "there is no such look-back window",
-			       "pass lookback_ids, or a depth of 0");
-	if (!batch->slot_cache)
-		return ENGRAM_OK;
-	if (!batch->block_table || batch->num_slots < 1 ||
-	    batch->num_block_rows < 1 || batch->max_blocks < 1 ||
-	    batch->max_blocks > INT32_MAX || batch->block_size < 1 ||
-	    batch->block_size > INT32_MAX)
-		return invalid(err, "slot_cache",
-			       "the block table or the cache has no size",
-			       "set block_table, num_slots, num_block_rows, "
-			       "max_blocks and block_size, or slot_cache to "
-			       "NULL");
 	return ENGRAM_OK;
 }
 
@@ -183,15 +137,13 @@ enum engram_status engram_hash_check(const struct engram_hash_params *params,
 				     const struct engram_hash_batch *batch,
 				     struct engram_error *err)
 {
-	enum engram_status status = check_params(params, err);
+	enum engram_status status = engram_check_hash(params, batch, err);
 
+	if (!status)
+		status = check_primes(params, err);
 	if (status || batch->num_tokens == 0)
 		return status;
-	if (batch->num_tokens < 0)
-		return invalid(err, "num_tokens", "negative", "give 0 or more");
-	status = check_shape(batch, err);
-	if (!status)
-		status = check_bounds(batch, err);
+	status = check_bounds(batch, err);
 	if (!status)
 		status = check_ids(params, batch, err);
 	if (!status)

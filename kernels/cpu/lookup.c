@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "check.h"
 #include "engram_row_math.h"
 #include "engram_segment.h"
 #include "rows.h"
@@ -17,80 +18,6 @@ const struct engram_row_fns *engram_row_fns(void)
 	default:
 		return &engram_row_fns_scalar;
 	}
-}
-
-static enum engram_status invalid(struct engram_error *err, const char *field,
-				  const char *what, const char *fix)
-{
-	engram_error_set(err, ENGRAM_EINVAL, "%s: %s", field, what);
-	engram_error_fix(err, "%s", fix);
-	engram_error_path(err, "%s", field);
-	return ENGRAM_EINVAL;
-}
-
-/* What is wrong with the description of stored rows, of which `needed` are
- * read at most. */
-static enum engram_status check_rows(const struct engram_rows *rows,
-				     int64_t needed, struct engram_error *err)
-{
-	int blocks = rows->scale_scheme == ENGRAM_SCALE_UE8M0_BLOCK;
-
-	if (rows->dtype != ENGRAM_F8_E4M3 && rows->dtype != ENGRAM_BF16)
-		return invalid(err, "dtype", "unknown", "use 1 or 2");
-	if (rows->scale_scheme > ENGRAM_SCALE_UE8M0_BLOCK)
-		return invalid(err, "scale_scheme", "unknown", "use 0, 1 or 2");
-	if (blocks && (!rows->block_size || (!rows->scales && needed > 0)))
-		return invalid(err, "block_size, scales",
-			       "blocks without a size or without scales",
-			       "pass both, or another scale_scheme");
-	if (!rows->dim)
-		return invalid(err, "dim", "zero", "give 1 or more");
-	if (!rows->codes && needed > 0)
-		return invalid(err, "codes", "NULL",
-			       "pass the rows, or an empty range of them");
-	return ENGRAM_OK;
-}
-
-static enum engram_status check_lookup(const struct engram_rows *rows,
-				       const struct engram_lookup_args *args,
-				       const uint16_t *out,
-				       struct engram_error *err)
-{
-	enum engram_status status =
-		check_rows(rows, rows->row_end - rows->row_begin, err);
-
-	if (status)
-		return status;
-	if (args->num_tokens < 0)
-		return invalid(err, "num_tokens", "negative", "give 0 or more");
-	if (args->local_heads > UINT32_MAX - args->head_begin)
-		return invalid(err, "head_begin, local_heads",
-			       "heads past 2^32", "give the heads of one rank");
-	if (!args->num_tokens || !args->local_heads)
-		return ENGRAM_OK;
-	if (!args->ids && args->head_begin < args->total_heads)
-		return invalid(err, "ids", "NULL",
-			       "pass an id for each token and head");
-	if (!out)
-		return invalid(err, "out", "NULL",
-			       "pass room for [num_tokens, local_heads, dim]");
-	return ENGRAM_OK;
-}
-
-static enum engram_status check_decode(const struct engram_rows *rows,
-				       int64_t num_rows, const uint16_t *out,
-				       struct engram_error *err)
-{
-	enum engram_status status = check_rows(rows, num_rows, err);
-
-	if (status)
-		return status;
-	if (num_rows < 0)
-		return invalid(err, "num_rows", "negative", "give 0 or more");
-	if (!out && num_rows)
-		return invalid(err, "out", "NULL",
-			       "pass room for [num_rows, dim]");
-	return ENGRAM_OK;
 }
 
 /* Stored rows under way at once, to hide the misses of the cache and of the
@@ -157,7 +84,7 @@ enum engram_status engram_cpu_lookup(const struct engram_rows *rows,
 				     uint16_t *out, struct engram_error *err)
 {
 	const struct engram_row_fns *fns = engram_row_fns();
-	enum engram_status status = check_lookup(rows, args, out, err);
+	enum engram_status status = engram_check_lookup(rows, args, out, err);
 	struct cursor cursor = {0};
 	struct place places[AHEAD];
 	int64_t count;
@@ -190,7 +117,8 @@ enum engram_status engram_cpu_decode(const struct engram_rows *rows,
 				     struct engram_error *err)
 {
 	const struct engram_row_fns *fns = engram_row_fns();
-	enum engram_status status = check_decode(rows, num_rows, out, err);
+	enum engram_status status =
+		engram_check_decode(rows, num_rows, out, err);
 	fenv_t env;
 
 	if (status)

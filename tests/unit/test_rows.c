@@ -140,6 +140,87 @@ static void test_formats(void **state)
 	each_isa(check_formats);
 }
 
+/* 130 tokens, so two tiles of 128; three heads of two scales, so two tiles of
+ * 4.  The tiles are written out here token by token, as cuBLASLt describes
+ * them: 32 lines of 16 bytes, a line holding tokens n, n + 32, n + 64, n + 96.
+ */
+#define RAW_TOKENS 130
+#define RAW_HEADS  3
+#define RAW_COLS   (RAW_HEADS * 2)
+#define RAW_TILES  4
+static void check_raw(enum engram_scale_layout layout)
+{
+	static int32_t ids[RAW_TOKENS][RAW_HEADS];
+	static uint8_t got[RAW_TOKENS][RAW_HEADS][DIM],
+		got_scales[RAW_TILES * 512];
+	static uint8_t want[sizeof(got_scales)];
+	struct engram_rows rows = all_rows();
+	struct engram_raw_out out = {got[0][0], got_scales, layout};
+	uint64_t misses = 5;
+	struct engram_lookup_args args = {
+		.ids = ids[0],
+		.ids_token_stride = RAW_HEADS,
+		.ids_head_stride = 1,
+		.num_tokens = RAW_TOKENS,
+		.local_heads = RAW_HEADS,
+		.total_heads = RAW_HEADS,
+		.misses = &misses,
+	};
+	size_t bytes =
+		engram_raw_scale_bytes(&rows, RAW_TOKENS, RAW_HEADS, layout);
+
+	assert_int_equal(bytes, layout == ENGRAM_SCALES_PLAIN
+					? RAW_TOKENS * RAW_COLS
+					: RAW_TILES * 512);
+	memset(got, 0xa5, sizeof(got));
+	memset(got_scales, 0xa5, sizeof(got_scales));
+	memset(want, 0, sizeof(want));
+	for (int t = 0; t < RAW_TOKENS; t++)
+		for (int h = 0; h < RAW_HEADS; h++) {
+			int row = (t * 5 + h * 3) % (NROWS + 1);
+			int missing = row == NROWS;
+
+			ids[t][h] = 100 + row;
+			for (int s = 0; s < 2; s++) {
+				int col = h * 2 + s;
+				int line = t % 32, quarter = t % 128 / 32;
+				int at = t * RAW_COLS + col;
+
+				if (layout != ENGRAM_SCALES_PLAIN)
+					at = (t / 128 * 2 + col / 4) * 512 +
+					     line * 16 + quarter * 4 + col % 4;
+				want[at] = missing ? 0 : scales[row][s];
+			}
+		}
+	assert_int_equal(engram_cpu_lookup_raw(&rows, &args, &out, NULL),
+			 ENGRAM_OK);
+	assert_memory_equal(got_scales, want, bytes);
+	for (int t = 0; t < RAW_TOKENS; t++)
+		for (int h = 0; h < RAW_HEADS; h++) {
+			static const uint8_t zeros[DIM];
+			int row = ids[t][h] - 100;
+
+			misses -= row == NROWS;
+			assert_memory_equal(got[t][h],
+					    row == NROWS ? zeros : codes[row],
+					    DIM);
+		}
+	assert_int_equal(misses, 5);
+}
+
+static void test_raw(void **state)
+{
+	(void)state;
+	for (int i = 0; i < NROWS; i++) {
+		for (int d = 0; d < DIM; d++)
+			codes[i][d] = (uint8_t)(i * 37 + d * 11 + 1);
+		scales[i][0] = (uint8_t)(i + 1);
+		scales[i][1] = (uint8_t)(i + 101);
+	}
+	check_raw(ENGRAM_SCALES_PLAIN);
+	check_raw(ENGRAM_SCALES_F8_128X4);
+}
+
 static void test_nothing_to_do(void **state)
 {
 	struct engram_rows rows = {.dtype = ENGRAM_F8_E4M3, .dim = 32};
@@ -346,6 +427,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_heads),
 		cmocka_unit_test(test_formats),
+		cmocka_unit_test(test_raw),
 		cmocka_unit_test(test_nothing_to_do),
 		cmocka_unit_test(test_no_rows),
 		cmocka_unit_test(test_clamp),

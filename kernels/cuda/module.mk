@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+# The CUDA backend: C behind kernels/engram_cuda_kernels.h.
+CUDA_KERNELS_SRC := $(wildcard kernels/cuda/*.cu)
+CUDA_KERNELS_OBJ := $(patsubst %.cu,$B/obj/%.o,$(CUDA_KERNELS_SRC))
+LIBKERNELS_CUDA := $B/lib/libengram_cuda_kernels.a
+ifneq ($(HAVE_CUDA),)
+$(LIBKERNELS_CUDA): $(CUDA_KERNELS_OBJ)
+ALL += $(LIBKERNELS_CUDA)
+endif
