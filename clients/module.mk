@@ -14,7 +14,8 @@ LIBENGRAM_REAL := $(LIBENGRAM_SO).$(VERSION)
 LIBENGRAM_SONAME := libengram.so.$(SOVERSION)
 LIBENGRAM_A := $B/lib/libengram.a
 LIBENGRAM_HEADERS := clients/c/engram.h shm/engram_error.h \
-	shm/engram_status.h kernels/engram_geometry.h kernels/engram_kernels.h
+	shm/engram_status.h kernels/engram_comm.h \
+	kernels/engram_geometry.h kernels/engram_kernels.h
 
 $(LIBENGRAM_REAL): clients/c/libengram.map $$(LIBENGRAM_OBJ)
 	$(call say,LD,$@)

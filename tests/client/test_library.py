@@ -10,7 +10,8 @@ from ctl import BUILD, ROOT
 
 LIBRARY = BUILD / "lib" / "libengram.so"
 HEADERS = ["clients/c/engram.h", "shm/engram_error.h", "shm/engram_status.h",
-           "kernels/engram_geometry.h", "kernels/engram_kernels.h"]
+           "kernels/engram_comm.h", "kernels/engram_geometry.h",
+           "kernels/engram_kernels.h"]
 
 
 def output(*args, **kwargs):
