@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gather.h"
 
-static enum engram_status missing(struct engram_error *err, const char *field,
-				  const char *fix)
-{
-	engram_error_set(err, ENGRAM_EINVAL, "%s: NULL", field);
-	engram_error_fix(err, "%s", fix);
-	engram_error_path(err, "%s", field);
-	return ENGRAM_EINVAL;
-}
+#include "check.h"
 
 /* Whether gathered rows have more bytes than fit. */
 static int too_many(int64_t num_tokens, uint32_t size, uint32_t local_heads,
@@ -82,9 +75,11 @@ enum engram_status engram_order_of_sp(const struct engram_sp_rows_args *args,
 	enum engram_status status;
 
 	if (!nothing(args) && !out)
-		return missing(err, "out", "pass it, or zero tokens");
+		return engram_invalid(err, "out", "NULL",
+				      "pass it, or zero tokens");
 	if (!nothing(args) && !args->gathered)
-		return missing(err, "gathered", "pass it, or zero tokens");
+		return engram_invalid(err, "gathered", "NULL",
+				      "pass it, or zero tokens");
 	status = check_shape(args, err);
 	if (!status)
 		*order = order_share(args);
@@ -102,24 +97,25 @@ static enum engram_status check_gather(const struct engram_comm *comm,
 	if (status || nothing(shape))
 		return status;
 	if (!args->rows)
-		return missing(err, "rows", "pass it, or zero tokens");
+		return engram_invalid(err, "rows", "NULL",
+				      "pass it, or zero tokens");
 	if (!out)
-		return missing(err, "out", "pass it, or zero tokens");
+		return engram_invalid(err, "out", "NULL",
+				      "pass it, or zero tokens");
 	if (comm->size > 1 && !args->gathered)
-		return missing(err, "gathered",
-			       "with more than one rank, give room for the "
-			       "rows of all of them");
+		return engram_invalid(
+			err, "gathered", "NULL",
+			"with more than one rank, give room for the "
+			"rows of all of them");
 	if (comm->size > 1 && !comm->all_gather)
-		return missing(err, "comm.all_gather",
-			       "with more than one rank, give one");
+		return engram_invalid(err, "comm.all_gather", "NULL",
+				      "with more than one rank, give one");
 	if (out != args->rows ||
 	    (comm->size == 1 && args->local_heads == args->total_heads))
 		return ENGRAM_OK;
-	engram_error_set(err, ENGRAM_EINVAL, "out: the same as rows");
-	engram_error_fix(err, "give an array of its own: only one rank without "
+	return engram_invalid(err, "out", "the same as rows",
+			      "give an array of its own: only one rank without "
 			      "padded heads may leave its rows in place");
-	engram_error_path(err, "out");
-	return ENGRAM_EINVAL;
 }
 
 enum engram_status engram_gather_by(engram_order_fn *bring,
@@ -139,8 +135,8 @@ enum engram_status engram_gather_by(engram_order_fn *bring,
 	enum engram_status status;
 
 	if (!comm)
-		return missing(err, "comm",
-			       "for a single rank, give one of size 1");
+		return engram_invalid(err, "comm", "NULL",
+				      "for a single rank, give one of size 1");
 	shape.tp_rank = comm->rank;
 	shape.tp_size = comm->size;
 	status = check_gather(comm, args, &shape, out, err);
