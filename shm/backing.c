@@ -192,26 +192,28 @@ static int same_file(int a, int b)
 	       sa.st_ino == sb.st_ino;
 }
 
-enum engram_status backing_reopen(int fd, const char *path, int *out,
-				  struct engram_error *err)
+enum engram_status backing_reopen(int fd, const char *path, int access,
+				  int *out, struct engram_error *err)
 {
 	enum engram_status status;
 	char proc[64];
 
 	snprintf(proc, sizeof(proc), "/proc/self/fd/%d", fd);
-	*out = backing_open_retry(proc, O_RDONLY | O_CLOEXEC, 0);
+	*out = backing_open_retry(proc, access | O_CLOEXEC, 0);
 	if (*out >= 0)
 		return ENGRAM_OK;
 	if (errno == ENOENT && path) {
-		*out = backing_open_retry(path,
-					  O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+		*out = backing_open_retry(path, access | O_CLOEXEC | O_NOFOLLOW,
+					  0);
 		if (*out >= 0 && same_file(fd, *out))
 			return ENGRAM_OK;
 		backing_close(*out);
 		*out = -1;
 		errno = ENOENT;
 	}
-	status = engram_error_sys(err, errno, "reopen read-only by %s", proc);
+	status = engram_error_sys(err, errno, "reopen %s by %s",
+				  access == O_RDWR ? "read-write" : "read-only",
+				  proc);
 	engram_error_fix(err, "mount /proc, and raise RLIMIT_NOFILE if "
 			      "descriptors ran out");
 	return status;

@@ -17,10 +17,11 @@ enum engram_status backing_create(const struct engram_backing *backing,
 				  const char *name, int *fd,
 				  struct engram_error *err);
 
-/* A read-only descriptor of the file behind `fd`, by way of /proc, or by
- * `path` (NULL: none) where there is no /proc. */
-enum engram_status backing_reopen(int fd, const char *path, int *out,
-				  struct engram_error *err);
+/* A descriptor of its own of the file behind `fd`, O_RDONLY or O_RDWR as
+ * `access` says, by way of /proc, or by `path` (NULL: none) where there is no
+ * /proc. */
+enum engram_status backing_reopen(int fd, const char *path, int access,
+				  int *out, struct engram_error *err);
 
 /* open, EINTR retried. */
 int backing_open_retry(const char *path, int flags, unsigned int mode);

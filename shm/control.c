@@ -400,8 +400,8 @@ enum engram_status engram_control_reopen(
 	const struct engram_control_owner *owner, int *fd,
 	struct engram_error *err)
 {
-	return backing_reopen(owner->fd, owner->named ? owner->path : NULL, fd,
-			      err);
+	return backing_reopen(owner->fd, owner->named ? owner->path : NULL,
+			      O_RDONLY, fd, err);
 }
 
 void engram_control_disown(struct engram_control_owner *owner, int remove)

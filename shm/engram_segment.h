@@ -252,6 +252,15 @@ enum engram_status engram_segment_publish(struct engram_segment_writer *w,
 enum engram_status engram_segment_reopen(const struct engram_segment_writer *w,
 					 int *fd, struct engram_error *err);
 
+/*
+ * The same, O_RDWR, for a client whose device can register nothing else.  Who
+ * has it can change the segment, and shrink it: a SIGBUS in every process that
+ * reads it.  ENGRAM_EUNSUPPORTED for a memfd: publishing seals it.
+ */
+enum engram_status engram_segment_reopen_writable(
+	const struct engram_segment_writer *w, int *fd,
+	struct engram_error *err);
+
 /* Unmap, close, and remove every name of it, published or not.  Clients that
  * hold descriptors keep their memory.  NULL is allowed. */
 void engram_segment_discard(struct engram_segment_writer *w);
@@ -282,6 +291,15 @@ enum engram_status engram_segment_map_fd(int fd, uint64_t row_begin,
 					 uint64_t row_end,
 					 struct engram_segment_map *out,
 					 struct engram_error *err);
+/* The same with the rows mapped for writing too (the header region is not),
+ * until engram_segment_protect; `fd` must be O_RDWR, else ENGRAM_EPERM. */
+enum engram_status engram_segment_map_writable(int fd, uint64_t row_begin,
+					       uint64_t row_end,
+					       struct engram_segment_map *out,
+					       struct engram_error *err);
+/* Make the rows' pages read-only in this process; again does no harm. */
+enum engram_status engram_segment_protect(const struct engram_segment_map *map,
+					  struct engram_error *err);
 void engram_segment_unmap(struct engram_segment_map *map);
 
 /* Open a published name read-only (no O_CREAT, no link followed):

@@ -144,13 +144,28 @@ static enum engram_status check_header(const struct engram_segment_header *h,
 		ENGRAM_EDAMAGED, err);
 }
 
-static void *map_pages(int fd, uint64_t begin, uint64_t bytes,
-		       struct engram_error *err)
+/* What is mapped from, and what for: PROT_READ, with PROT_WRITE or not. */
+struct map_source {
+	int fd;
+	int protection;
+	uint64_t page;
+};
+
+static void *map_pages(const struct map_source *from, uint64_t begin,
+		       uint64_t bytes, struct engram_error *err)
 {
-	void *p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, (off_t)begin);
+	const int writable = from->protection & PROT_WRITE;
+	void *p = mmap(NULL, bytes, from->protection, MAP_SHARED, from->fd,
+		       (off_t)begin);
+	enum engram_status status;
 
 	if (p == MAP_FAILED) {
-		engram_error_sys(err, errno, "mmap %" PRIu64 " bytes", bytes);
+		status =
+			engram_error_sys(err, errno, "mmap %" PRIu64 " bytes%s",
+					 bytes, writable ? " for writing" : "");
+		if (writable && status == ENGRAM_EPERM)
+			engram_error_fix(err, "ask the sidecar for a writable "
+					      "descriptor");
 		return NULL;
 	}
 	if (madvise(p, bytes, MADV_DONTFORK)) {
@@ -162,19 +177,19 @@ static void *map_pages(int fd, uint64_t begin, uint64_t bytes,
 }
 
 /* Map [begin, end) of the file, rounded to pages, as data_map[i]. */
-static const char *map_run(int fd, uint64_t begin, uint64_t end, uint64_t page,
-			   struct engram_segment_map *m, int i,
+static const char *map_run(const struct map_source *from, uint64_t begin,
+			   uint64_t end, struct engram_segment_map *m, int i,
 			   struct engram_error *err)
 {
-	uint64_t start = begin - begin % page;
+	uint64_t start = begin - begin % from->page;
 
-	m->data_map_bytes[i] = round_up(end, page) - start;
-	m->data_map[i] = map_pages(fd, start, m->data_map_bytes[i], err);
+	m->data_map_bytes[i] = round_up(end, from->page) - start;
+	m->data_map[i] = map_pages(from, start, m->data_map_bytes[i], err);
 	return m->data_map[i] ? (const char *)m->data_map[i] + (begin - start)
 			      : NULL;
 }
 
-static int map_rows(int fd, uint64_t page, struct engram_segment_map *m,
+static int map_rows(const struct map_source *from, struct engram_segment_map *m,
 		    struct engram_error *err)
 {
 	const struct engram_segment_header *h = m->header;
@@ -183,9 +198,9 @@ static int map_rows(int fd, uint64_t page, struct engram_segment_map *m,
 
 	if (m->row_begin == m->row_end)
 		return 1;
-	codes = map_run(fd, h->codes_offset + m->row_begin * h->code_stride,
-			h->codes_offset + m->row_end * h->code_stride, page, m,
-			0, err);
+	codes = map_run(from, h->codes_offset + m->row_begin * h->code_stride,
+			h->codes_offset + m->row_end * h->code_stride, m, 0,
+			err);
 	if (!codes)
 		return 0;
 	m->codes = codes;
@@ -195,31 +210,31 @@ static int map_rows(int fd, uint64_t page, struct engram_segment_map *m,
 		m->scales = codes + segment_code_bytes(h);
 		return 1;
 	}
-	scales = map_run(fd, h->scales_offset + m->row_begin * scale_bytes,
-			 h->scales_offset + m->row_end * scale_bytes, page, m,
-			 1, err);
+	scales =
+		map_run(from, h->scales_offset + m->row_begin * scale_bytes,
+			h->scales_offset + m->row_end * scale_bytes, m, 1, err);
 	m->scales = scales;
 	return scales != NULL;
 }
 
-static enum engram_status map_checked(int fd, uint64_t row_begin,
-				      uint64_t row_end,
+static enum engram_status map_checked(int fd, int protection,
+				      uint64_t row_begin, uint64_t row_end,
 				      struct engram_segment_map *m,
 				      struct engram_error *err)
 {
+	struct map_source from = {.fd = fd, .protection = PROT_READ};
 	struct engram_error fault = {.status = ENGRAM_OK};
 	struct engram_segment_header h;
 	enum engram_status status;
-	uint64_t page;
 
 	status = read_fixed(fd, &h, err);
 	if (status)
 		return status;
-	page = segment_page_bytes(fd);
-	if (!page)
+	from.page = segment_page_bytes(fd);
+	if (!from.page)
 		return engram_error_sys(err, errno, "fstatfs");
-	m->header_bytes = round_up(h.data_offset, page);
-	m->header = map_pages(fd, 0, m->header_bytes, &fault);
+	m->header_bytes = round_up(h.data_offset, from.page);
+	m->header = map_pages(&from, 0, m->header_bytes, &fault);
 	if (!m->header)
 		goto fail;
 	status = check_header(&h, m->header, err);
@@ -237,7 +252,8 @@ static enum engram_status map_checked(int fd, uint64_t row_begin,
 	}
 	m->row_begin = row_begin;
 	m->row_end = row_end;
-	if (map_rows(fd, page, m, &fault))
+	from.protection = protection;
+	if (map_rows(&from, m, &fault))
 		return ENGRAM_OK;
 fail:
 	if (err)
@@ -262,16 +278,16 @@ static const char *fix_for(enum engram_status status)
 	}
 }
 
-enum engram_status engram_segment_map_fd(int fd, uint64_t row_begin,
-					 uint64_t row_end,
-					 struct engram_segment_map *out,
-					 struct engram_error *err)
+static enum engram_status map_segment(int fd, int protection,
+				      uint64_t row_begin, uint64_t row_end,
+				      struct engram_segment_map *out,
+				      struct engram_error *err)
 {
 	struct engram_segment_map m = {0};
 	enum engram_status status;
 
 	memset(out, 0, sizeof(*out));
-	status = map_checked(fd, row_begin, row_end, &m, err);
+	status = map_checked(fd, protection, row_begin, row_end, &m, err);
 	if (status) {
 		engram_segment_unmap(&m);
 		engram_error_context(err, "map segment");
@@ -280,6 +296,44 @@ enum engram_status engram_segment_map_fd(int fd, uint64_t row_begin,
 		return status;
 	}
 	*out = m;
+	return ENGRAM_OK;
+}
+
+enum engram_status engram_segment_map_fd(int fd, uint64_t row_begin,
+					 uint64_t row_end,
+					 struct engram_segment_map *out,
+					 struct engram_error *err)
+{
+	return map_segment(fd, PROT_READ, row_begin, row_end, out, err);
+}
+
+enum engram_status engram_segment_map_writable(int fd, uint64_t row_begin,
+					       uint64_t row_end,
+					       struct engram_segment_map *out,
+					       struct engram_error *err)
+{
+	return map_segment(fd, PROT_READ | PROT_WRITE, row_begin, row_end, out,
+			   err);
+}
+
+enum engram_status engram_segment_protect(const struct engram_segment_map *map,
+					  struct engram_error *err)
+{
+	enum engram_status status;
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		if (!map->data_map[i] ||
+		    !mprotect(map->data_map[i], map->data_map_bytes[i],
+			      PROT_READ))
+			continue;
+		status = engram_error_sys(err, errno,
+					  "mprotect %" PRIu64 " bytes",
+					  map->data_map_bytes[i]);
+		engram_error_fix(err, "raise vm.max_map_count, then protect "
+				      "again or detach");
+		return status;
+	}
 	return ENGRAM_OK;
 }
 

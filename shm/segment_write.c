@@ -498,15 +498,34 @@ fail:
 	return status;
 }
 
-enum engram_status engram_segment_reopen(const struct engram_segment_writer *w,
-					 int *fd, struct engram_error *err)
+static enum engram_status reopen(const struct engram_segment_writer *w,
+				 int access, int *fd, struct engram_error *err)
 {
 	char path[SEGMENT_PATH_MAX];
 
 	if (backing_path(path, &w->backing,
 			 w->published ? w->name : w->temporary, NULL))
-		return backing_reopen(w->fd, NULL, fd, err);
-	return backing_reopen(w->fd, path, fd, err);
+		return backing_reopen(w->fd, NULL, access, fd, err);
+	return backing_reopen(w->fd, path, access, fd, err);
+}
+
+enum engram_status engram_segment_reopen(const struct engram_segment_writer *w,
+					 int *fd, struct engram_error *err)
+{
+	return reopen(w, O_RDONLY, fd, err);
+}
+
+enum engram_status engram_segment_reopen_writable(
+	const struct engram_segment_writer *w, int *fd,
+	struct engram_error *err)
+{
+	if (w->backing.kind != ENGRAM_BACKING_MEMFD)
+		return reopen(w, O_RDWR, fd, err);
+	*fd = -1;
+	engram_error_set(err, ENGRAM_EUNSUPPORTED,
+			 "%s: the memfd is sealed against writing", w->name);
+	engram_error_fix(err, "use the shm or the hugetlbfs backing");
+	return ENGRAM_EUNSUPPORTED;
 }
 
 static void remove_name(const struct engram_backing *backing, const char *name)

@@ -6,6 +6,7 @@
 #ifndef ENGRAMD_LEASE_H
 #define ENGRAMD_LEASE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
 
@@ -19,6 +20,7 @@ struct lease {
 	struct table *table;
 	struct generation *gen;
 	uint64_t start_ns;
+	bool writable; /* it got descriptors that can write */
 	uint32_t num_layers;
 	struct {
 		uint32_t index; /* into gen->layers */
@@ -26,11 +28,18 @@ struct lease {
 	} layers[];
 };
 
-/* `layers` holds indices into the current generation's layers, checked.
- * ENGRAM_EINVAL, ENGRAM_ESHARD (see engram_shard_of), ENGRAM_ENOMEM. */
+/* What is asked for; `layers` holds indices into the current generation's
+ * layers, checked. */
+struct lease_terms {
+	uint32_t layers[ENGRAM_LAYERS_MAX];
+	uint32_t num_layers;
+	uint32_t tp_rank, tp_size;
+	bool writable;
+};
+
+/* ENGRAM_EINVAL, ENGRAM_ESHARD (see engram_shard_of), ENGRAM_ENOMEM. */
 enum engram_status lease_new(struct client *client, struct table *table,
-			     const uint32_t *layers, uint32_t num_layers,
-			     uint32_t tp_rank, uint32_t tp_size,
+			     const struct lease_terms *terms,
 			     struct lease **out, struct engram_error *err);
 struct lease *lease_find(const struct client *client, uint64_t id);
 void lease_end(struct lease *lease);

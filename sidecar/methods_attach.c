@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdlib.h>
-
 #include "events.h"
 #include "lease.h"
 #include "log.h"
 #include "methods.h"
+#include "parcel.h"
 #include "views.h"
 
 static enum engram_status check_ready(struct rpc_call *call,
@@ -62,7 +61,7 @@ static enum engram_status add_layer(const struct generation *gen, json_t *item,
 /* Layer ids to indices into the generation. */
 static enum engram_status choose_layers(const struct rpc_call *call,
 					const struct generation *gen,
-					uint32_t *layers, uint32_t *count,
+					struct lease_terms *terms,
 					struct engram_error *err)
 {
 	json_t *array = json_object_get(call->params, "layers"), *item;
@@ -71,17 +70,17 @@ static enum engram_status choose_layers(const struct rpc_call *call,
 
 	if (!array) {
 		for (i = 0; i < gen->num_layers; i++)
-			layers[i] = (uint32_t)i;
-		*count = gen->num_layers;
+			terms->layers[i] = (uint32_t)i;
+		terms->num_layers = gen->num_layers;
 		return ENGRAM_OK;
 	}
 	json_array_foreach(array, i, item)
 	{
-		status = add_layer(gen, item, i, layers, err);
+		status = add_layer(gen, item, i, terms->layers, err);
 		if (status)
 			return status;
 	}
-	*count = (uint32_t)json_array_size(array);
+	terms->num_layers = (uint32_t)json_array_size(array);
 	return ENGRAM_OK;
 }
 
@@ -113,44 +112,90 @@ static json_t *view_attached(const struct lease *lease)
 	return array;
 }
 
-/* What the message needs until it is sent: the descriptors stay open as long
- * as the generation is used, even if the lease ends before. */
-struct parcel {
-	struct generation *gen;
-	int fds[];
-};
-
-static void parcel_free(void *arg)
+/*
+ * Who has such a descriptor can spoil the rows of everybody who reads them,
+ * or shrink the segment under them: it is for those who may unload the table
+ * anyway.
+ */
+static enum engram_status check_writable(const struct rpc_call *call,
+					 struct engram_error *err)
 {
-	struct parcel *parcel = arg;
+	enum engram_status status;
 
-	generation_put(parcel->gen);
-	free(parcel);
+	status = rpc_check_access(call->client, RPC_CHANGE,
+				  "attach a table writable", err);
+	if (!status)
+		return ENGRAM_OK;
+	engram_error_fix(err, "add it to access.change of the configuration: "
+			      "who can write to a table can spoil it for all; "
+			      "or attach read-only");
+	engram_error_path(err, "writable");
+	return status;
 }
 
-static struct parcel *parcel_new(const struct lease *lease, int control_fd)
+static enum engram_status read_terms(const struct rpc_call *call,
+				     const struct table *table,
+				     struct lease_terms *terms,
+				     struct engram_error *err)
 {
-	struct parcel *parcel =
-		malloc(sizeof(*parcel) + (lease->num_layers + 1) * sizeof(int));
-	uint32_t i;
+	*terms = (struct lease_terms){
+		.tp_rank = (uint32_t)rpc_integer(call, "tp_rank", 0),
+		.tp_size = (uint32_t)rpc_integer(call, "tp_size", 1),
+		.writable = rpc_boolean(call, "writable"),
+	};
+	return choose_layers(call, table->current, terms, err);
+}
 
-	if (!parcel)
-		return NULL;
-	parcel->gen = lease->gen;
-	generation_get(parcel->gen);
-	parcel->fds[0] = control_fd;
-	for (i = 0; i < lease->num_layers; i++)
-		parcel->fds[i + 1] =
-			lease->gen->layers[lease->layers[i].index].fd;
-	return parcel;
+static json_t *view_lease_given(const struct rpc_call *call,
+				const struct lease *lease)
+{
+	return json_pack("{s:I, s:s, s:I, s:o, s:o, s:b, s:{s:i}, s:o}",
+			 "lease", (json_int_t)lease->id, "table",
+			 lease->table->name, "generation",
+			 (json_int_t)lease->gen->number, "boot_epoch",
+			 view_hex(&call->server->page->boot_epoch, 1),
+			 "content_id", view_hex(lease->gen->content_id, 2),
+			 "writable", lease->writable, "control", "fd", 0,
+			 "layers", view_attached(lease));
+}
+
+static enum engram_status answer(struct rpc_call *call,
+				 const struct lease *lease,
+				 struct engram_error *err)
+{
+	enum engram_status status;
+	struct parcel *parcel;
+
+	status = parcel_new(lease, call->server->control_fd, &parcel, err);
+	if (status)
+		return status;
+	call->result = view_lease_given(call, lease);
+	if (!call->result) {
+		parcel_free(parcel);
+		return rpc_no_memory(err);
+	}
+	call->fds = (struct conn_fds){.fds = parcel->fds,
+				      .count = lease->num_layers + 1,
+				      .release = parcel_free,
+				      .hold = parcel};
+	return ENGRAM_OK;
+}
+
+static void log_attached(const struct client *client, const struct lease *lease)
+{
+	/* Who could have spoiled a table is to be found in any log. */
+	log_at(lease->writable ? LOG_INFO : LOG_DEBUG,
+	       lease->writable ? "attached writable" : "attached",
+	       LOG_U("connection", client->id), LOG_I("pid", client->peer.pid),
+	       LOG_I("uid", client->peer.uid),
+	       LOG_S("table", lease->table->name), LOG_U("lease", lease->id));
 }
 
 RPC_METHOD_DECL(method_attach)
 {
 	struct table *table = method_table(call, err);
-	uint32_t layers[ENGRAM_LAYERS_MAX] = {0}, count = 0;
 	enum engram_status status;
-	struct parcel *parcel;
+	struct lease_terms terms;
 	struct lease *lease;
 
 	if (!table)
@@ -158,37 +203,21 @@ RPC_METHOD_DECL(method_attach)
 	if (!call->id) /* nobody would receive the descriptors */
 		return engram_error_set(err, ENGRAM_EINVAL,
 					"attach needs an id");
+	if (rpc_boolean(call, "writable") && check_writable(call, err))
+		return ENGRAM_EPERM;
 	status = check_ready(call, table, err);
 	if (!status)
-		status = choose_layers(call, table->current, layers, &count,
-				       err);
+		status = read_terms(call, table, &terms, err);
 	if (!status)
-		status = lease_new(call->client, table, layers, count,
-				   (uint32_t)rpc_integer(call, "tp_rank", 0),
-				   (uint32_t)rpc_integer(call, "tp_size", 1),
-				   &lease, err);
+		status = lease_new(call->client, table, &terms, &lease, err);
 	if (status)
 		return status;
-	parcel = parcel_new(lease, call->server->control_fd);
-	call->result = json_pack(
-		"{s:I, s:s, s:I, s:o, s:o, s:{s:i}, s:o}", "lease",
-		(json_int_t)lease->id, "table", table->name, "generation",
-		(json_int_t)lease->gen->number, "boot_epoch",
-		view_hex(&call->server->page->boot_epoch, 1), "content_id",
-		view_hex(lease->gen->content_id, 2), "control", "fd", 0,
-		"layers", view_attached(lease));
-	if (!parcel || !call->result) {
-		if (parcel)
-			parcel_free(parcel);
+	status = answer(call, lease, err);
+	if (status) {
 		lease_end(lease);
-		return rpc_no_memory(err);
+		return status;
 	}
-	call->fds = (struct conn_fds){.fds = parcel->fds,
-				      .count = lease->num_layers + 1,
-				      .release = parcel_free,
-				      .hold = parcel};
-	log_debug("attached", LOG_U("connection", call->client->id),
-		  LOG_S("table", table->name), LOG_U("lease", lease->id));
+	log_attached(call->client, lease);
 	events_client(call->server, call->client, "attached");
 	return ENGRAM_OK;
 }

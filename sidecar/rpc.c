@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <string.h>
 
 #include "engram_wire.h"
@@ -30,6 +31,11 @@ int64_t rpc_integer(const struct rpc_call *call, const char *name, int64_t dflt)
 	const json_t *value = json_object_get(call->params, name);
 
 	return value ? json_integer_value(value) : dflt;
+}
+
+bool rpc_boolean(const struct rpc_call *call, const char *name)
+{
+	return json_is_true(json_object_get(call->params, name));
 }
 
 /* ---- parameters ---- */
@@ -116,23 +122,32 @@ static const struct rpc_method *find_method(const char *name,
 	return NULL;
 }
 
-static enum engram_status check_access(const struct client *client,
-				       const struct rpc_method *method,
-				       struct engram_error *err)
+enum engram_status rpc_check_access(const struct client *client,
+				    enum rpc_access access, const char *what,
+				    struct engram_error *err)
 {
 	const struct config *config = client->server->config;
-	bool change = method->access == RPC_CHANGE;
+	bool change = access == RPC_CHANGE;
 
 	if (access_allowed(change ? &config->change : &config->read,
 			   &client->peer))
 		return ENGRAM_OK;
-	engram_error_set(err, ENGRAM_EPERM,
-			 "uid %u, gid %u may not call \"%s\"",
+	engram_error_set(err, ENGRAM_EPERM, "uid %u, gid %u may not %s",
 			 (unsigned int)client->peer.uid,
-			 (unsigned int)client->peer.gid, method->name);
+			 (unsigned int)client->peer.gid, what);
 	engram_error_fix(err, "add it to access.%s of the configuration",
 			 change ? "change" : "read");
 	return ENGRAM_EPERM;
+}
+
+static enum engram_status check_method(const struct client *client,
+				       const struct rpc_method *method,
+				       struct engram_error *err)
+{
+	char what[64];
+
+	snprintf(what, sizeof(what), "call \"%s\"", method->name);
+	return rpc_check_access(client, method->access, what, err);
 }
 
 /* Run a checked call and answer it. */
@@ -178,7 +193,7 @@ static void call_method(struct client *client, json_t *id, const char *name,
 
 	if (!method)
 		code = RPC_METHOD;
-	else if (check_access(client, method, &err))
+	else if (check_method(client, method, &err))
 		code = ENGRAM_RPC_CODE(ENGRAM_EPERM);
 	else if (check_params(method, params, &err))
 		code = RPC_PARAMS;

@@ -92,10 +92,17 @@ void rpc_notify(struct client *client, const char *method, json_t *params);
 /* The line of a notification, malloc'd; takes over `params`. */
 char *rpc_notification(const char *method, json_t *params);
 
-/* Checked parameters; absent ones give NULL or `dflt`. */
+/* Checked parameters; absent ones give NULL, `dflt` or false. */
 const char *rpc_string(const struct rpc_call *call, const char *name);
 int64_t rpc_integer(const struct rpc_call *call, const char *name,
 		    int64_t dflt);
+bool rpc_boolean(const struct rpc_call *call, const char *name);
+
+/* May the client do `what` ("call ..."), which needs that access?
+ * ENGRAM_EPERM. */
+enum engram_status rpc_check_access(const struct client *client,
+				    enum rpc_access access, const char *what,
+				    struct engram_error *err);
 
 const char *rpc_type_name(enum rpc_type type);
 enum engram_status rpc_no_memory(struct engram_error *err);

@@ -154,9 +154,11 @@ void table_set_state(struct table *table, enum engram_table_state state)
 	table->tables->changed(table->tables->ctx, table);
 }
 
-void table_lease(struct table *table, int delta)
+void table_lease(struct table *table, int delta, bool writable)
 {
 	table->leases += (unsigned int)delta;
+	if (writable)
+		table->writable_leases += (unsigned int)delta;
 	engram_control_store32(&table->slot->leases, table->leases);
 	table->changed = true;
 }

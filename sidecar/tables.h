@@ -43,7 +43,8 @@ struct table {
 	bool failed; /* `error` is the last failure */
 	struct engram_error error;
 	unsigned int leases;
-	bool changed; /* for events, see events.c */
+	unsigned int writable_leases; /* of these */
+	bool changed;		      /* for events, see events.c */
 	struct engram_control_table *slot;
 };
 
@@ -106,7 +107,7 @@ enum engram_status table_verify(struct table *table, struct job **job,
 void tables_cancel(struct tables *tables, struct job *job);
 
 /* Leases come and go. */
-void table_lease(struct table *table, int delta);
+void table_lease(struct table *table, int delta, bool writable);
 
 /* Free everything; tables_stopped once that is done.  Leases have to be
  * dropped first. */

@@ -142,8 +142,8 @@ json_t *view_table(const struct table *table)
 	const struct config_table *config = &table->spec->config;
 
 	return json_pack(
-		"{s:s, s:s, s:I, s:o, s:o, s:s, s:b, s:I, s:I, s:o, s:o, s:o,"
-		" s:b, s:o}",
+		"{s:s, s:s, s:I, s:o, s:o, s:s, s:b, s:I, s:I, s:I, s:o, s:o,"
+		" s:o, s:b, s:o}",
 		"name", table->name, "state",
 		engram_table_state_name(table->state), "generation",
 		(json_int_t)(gen ? gen->number : 0), "content_id",
@@ -152,7 +152,8 @@ json_t *view_table(const struct table *table)
 		config->layout == ENGRAM_SPLIT ? "split" : "packed",
 		"configured", table->configured, "bytes",
 		(json_int_t)(gen ? gen->bytes : 0), "leases",
-		(json_int_t)table->leases, "job",
+		(json_int_t)table->leases, "writable_leases",
+		(json_int_t)table->writable_leases, "job",
 		table->job ? json_integer((json_int_t)table->job->id)
 			   : json_null(),
 		"error", failure_or_null(table->failed, &table->error),
@@ -206,10 +207,10 @@ static json_t *view_lease(const struct lease *lease)
 			json_decref(layers);
 			return NULL;
 		}
-	return json_pack("{s:I, s:s, s:I, s:o, s:f}", "lease",
+	return json_pack("{s:I, s:s, s:I, s:o, s:b, s:f}", "lease",
 			 (json_int_t)lease->id, "table", lease->table->name,
 			 "generation", (json_int_t)lease->gen->number, "layers",
-			 layers, "age_seconds",
+			 layers, "writable", lease->writable, "age_seconds",
 			 clock_seconds_since(lease->start_ns));
 }
 

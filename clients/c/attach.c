@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,18 +77,22 @@ static enum engram_status check_params(const struct engram_attach_params *p,
 
 static json_t *request(const struct engram_attach_params *p)
 {
-	json_t *layers = NULL;
+	json_t *layers = NULL, *writable = NULL;
 	uint32_t i;
 
+	/* Not named unless it is wanted: older sidecars do not know it. */
+	if (p->writable)
+		writable = json_true();
 	if (p->layers) {
 		layers = json_array();
 		for (i = 0; i < p->num_layers; i++)
 			json_array_append_new(layers,
 					      json_integer(p->layers[i]));
 	}
-	return json_pack("{s:s, s:o*, s:I, s:I}", "table", p->table, "layers",
-			 layers, "tp_rank", (json_int_t)p->tp_rank, "tp_size",
-			 (json_int_t)(p->tp_size ? p->tp_size : 1));
+	return json_pack("{s:s, s:o*, s:I, s:I, s:o*}", "table", p->table,
+			 "layers", layers, "tp_rank", (json_int_t)p->tp_rank,
+			 "tp_size", (json_int_t)(p->tp_size ? p->tp_size : 1),
+			 "writable", writable);
 }
 
 /* An integer in [min, max], else a refusal of the answer. */
@@ -245,6 +250,18 @@ static enum engram_status check_ranges(struct attach *a, const json_t *object,
 	return ENGRAM_OK;
 }
 
+static enum engram_status map_segment(struct attach *a, int fd,
+				      uint64_t row_begin, uint64_t row_end,
+				      struct engram_segment_map *map)
+{
+	if (!a->params->writable)
+		return engram_segment_map_fd(fd, row_begin, row_end, map,
+					     a->err);
+	if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
+		return bad_answer(a, "a descriptor of it can not write");
+	return engram_segment_map_writable(fd, row_begin, row_end, map, a->err);
+}
+
 static enum engram_status map_layer(struct attach *a, const json_t *object,
 				    uint32_t answered)
 {
@@ -269,8 +286,8 @@ static enum engram_status map_layer(struct attach *a, const json_t *object,
 		return status;
 	layer = &a->table->layers[place];
 	layer->layer_id = (int32_t)layer_id;
-	status = engram_segment_map_fd(fd, (uint64_t)row_begin,
-				       (uint64_t)row_end, &layer->map, a->err);
+	status = map_segment(a, fd, (uint64_t)row_begin, (uint64_t)row_end,
+			     &layer->map);
 	if (status) {
 		/* unmapping is only for what has been mapped */
 		layer->map.header = NULL;

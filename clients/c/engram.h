@@ -111,6 +111,15 @@ struct engram_attach_params {
 	uint32_t num_layers;
 	uint32_t tp_rank; /* this rank maps the rows of its heads only */
 	uint32_t tp_size; /* 0 and 1: one rank, all heads */
+	/*
+	 * Map the rows for writing too.  Only for registering them with a
+	 * device that can register nothing else; engram_protect comes right
+	 * after.  Nobody may write: the memory is that of every process that
+	 * is attached.  engramd gives it to those who may change tables
+	 * (access.change of its configuration), else ENGRAM_EPERM, and can not
+	 * with the memfd backing, ENGRAM_EUNSUPPORTED.
+	 */
+	int writable;
 };
 
 /*
@@ -123,6 +132,13 @@ struct engram_attach_params {
 enum engram_status engram_attach(engram_client *client,
 				 const struct engram_attach_params *params,
 				 engram_table **out);
+/*
+ * Make all rows that were attached writable read-only in this process, as they
+ * are otherwise; what is registered stays so.  Again, or after an attach that
+ * was read-only, it changes nothing.  After an error (ENGRAM_ENOMEM,
+ * ENGRAM_ESYS) some rows may be writable still.
+ */
+enum engram_status engram_protect(engram_table *table);
 /* Unmap and let go of the lease, without waiting for an answer.  Succeeds
  * when the sidecar is gone.  NULL is allowed. */
 enum engram_status engram_detach(engram_table *table);

@@ -113,6 +113,22 @@ enum engram_status engram_layer_info(const engram_table *table, uint32_t layer,
 	return ENGRAM_OK;
 }
 
+enum engram_status engram_protect(engram_table *table)
+{
+	struct engram_error *err = client_error();
+	enum engram_status status = fork_check(table->fork_generation, err);
+	uint32_t i;
+
+	for (i = 0; i < table->num_layers && !status; i++) {
+		status = engram_segment_protect(&table->layers[i].map, err);
+		if (status)
+			engram_error_context(err, "table \"%s\", layer %d",
+					     table->name,
+					     table->layers[i].layer_id);
+	}
+	return status;
+}
+
 enum engram_status engram_hash_params(const engram_table *table,
 				      struct engram_hash_params *out)
 {

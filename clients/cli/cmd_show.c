@@ -123,9 +123,12 @@ static void add_leases(struct cli_columns *c, const json_t *leases)
 	json_array_foreach(leases, i, lease)
 	{
 		used += (size_t)snprintf(
-			text + used, sizeof(text) - used, "%s%s g%lld",
+			text + used, sizeof(text) - used, "%s%s g%lld%s",
 			i ? ", " : "", cli_text(lease, "table", "?"),
-			(long long)cli_int(lease, "generation"));
+			(long long)cli_int(lease, "generation"),
+			json_is_true(json_object_get(lease, "writable"))
+				? " writable"
+				: "");
 		if (used >= sizeof(text))
 			break;
 	}

@@ -129,6 +129,11 @@ void fake_table_make(struct fake_table *t, const struct fake_twist *twist)
 
 	memset(t, 0, sizeof(*t));
 	t->backing.kind = ENGRAM_BACKING_MEMFD;
+	if (twist && twist->in_shm) {
+		t->backing.kind = ENGRAM_BACKING_SHM;
+		strcpy(t->backing.dir, "/dev/shm/engram-fake-XXXXXX");
+		CHECK(mkdtemp(t->backing.dir));
+	}
 	must(engram_geometry_derive(&config, &t->geometry, &err), &err);
 	for (i = 0; i < FAKE_VOCAB; i++)
 		t->token_map[i] = (i * 7 + 3) % 40;
@@ -150,6 +155,8 @@ void fake_table_free(struct fake_table *t)
 	for (i = 0; i < FAKE_LAYERS; i++)
 		engram_segment_discard(t->segments[i]);
 	engram_control_disown(t->control, 1);
+	if (*t->backing.dir)
+		CHECK(!rmdir(t->backing.dir));
 	engram_geometry_free(t->geometry);
 }
 
@@ -374,6 +381,7 @@ void fake_attach_answer(struct fake *fake, const json_t *request, char **text,
 			int fds[FAKE_LAYERS + 1], size_t *num_fds)
 {
 	const json_t *params = json_object_get(request, "params");
+	const int writable = json_is_true(json_object_get(params, "writable"));
 	uint32_t rank = (uint32_t)json_integer_value(
 		json_object_get(params, "tp_rank"));
 	uint32_t size = (uint32_t)json_integer_value(
@@ -393,8 +401,9 @@ void fake_attach_answer(struct fake *fake, const json_t *request, char **text,
 		if (!asked_for(json_object_get(params, "layers"),
 			       fake_layer_ids[i]))
 			continue;
-		must(engram_segment_reopen(fake->table->segments[i],
-					   &fds[*num_fds], &err),
+		must((writable ? engram_segment_reopen_writable
+			       : engram_segment_reopen)(
+			     fake->table->segments[i], &fds[*num_fds], &err),
 		     &err);
 		json_array_append_new(layers, layer_answer(fake, i, rank, size,
 							   (int)*num_fds));
@@ -403,6 +412,7 @@ void fake_attach_answer(struct fake *fake, const json_t *request, char **text,
 	pthread_mutex_lock(&fake->lock);
 	lease = fake->next_lease++;
 	fake->leases++;
+	fake->writable += writable;
 	pthread_mutex_unlock(&fake->lock);
 	answer = json_pack("{s:s, s:O, s:{s:I, s:s, s:i, s:s, s:s, s:{s:i}, "
 			   "s:o}}",

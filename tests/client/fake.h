@@ -41,6 +41,7 @@ struct fake_table {
 
 /* What a test may have otherwise than it should be. */
 struct fake_twist {
+	int in_shm; /* not in memfd: can be attached writable */
 	int no_token_map;
 	uint32_t layout;      /* 0: packed */
 	const char *table;    /* in the headers */
@@ -77,6 +78,7 @@ struct fake {
 	unsigned int connections;
 	int leases;   /* held now */
 	int detached; /* detach requests seen */
+	int writable; /* attached so */
 	int64_t next_lease;
 	int stop;
 };

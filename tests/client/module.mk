@@ -21,5 +21,12 @@ $(FAKE_DAEMON): $B/obj/tests/client/fake_daemon.o $B/obj/tests/client/fake.o \
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBENGRAM_LDLIBS)
+
+ATTACH_WRITABLE := $B/tests/attach_writable
+$(ATTACH_WRITABLE): $B/obj/tests/client/attach_writable.o $(LIBENGRAM_SO)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../lib' -o $@ $< \
+		-L$B/lib -lengram
 CHECK_PYTEST += tests/client
-CHECK_DEPS += $(ENGRAMCTL) $(LIBENGRAM_SO) $(FAKE_DAEMON)
+CHECK_DEPS += $(ENGRAMCTL) $(LIBENGRAM_SO) $(FAKE_DAEMON) $(ATTACH_WRITABLE)

@@ -188,10 +188,12 @@ def test_clients(sidecar):
         {"connection": 2, "pid": 10, "uid": 0, "gid": 0, "name": "vllm",
          "age_seconds": 7200.0, "requests": 5,
          "leases": [{"lease": 1, "table": "demo", "generation": 3,
-                     "layers": [1], "age_seconds": 1.0}]}]})
+                     "layers": [1], "writable": False, "age_seconds": 1.0},
+                    {"lease": 2, "table": "big", "generation": 1,
+                     "layers": [1], "writable": True, "age_seconds": 1.0}]}]})
     lines = ctl(server, "clients").stdout.splitlines()
     assert lines[1].split() == ["2", "10", "0", "vllm", "2", "h", "0", "min",
-                                "5", "demo", "g3"]
+                                "5", "demo", "g3,", "big", "g1", "writable"]
 
 
 def test_health(sidecar):

@@ -130,6 +130,35 @@ def test_leases_end_with_the_client(ctl, sidecar, demo):
         "leases"] == 0
 
 
+def attach_writable(server):
+    env = {**os.environ, "ENGRAMD_SOCKET": str(server.socket)}
+    return subprocess.run([BUILD / "tests" / "attach_writable", "demo"],
+                          env=env, capture_output=True, text=True,
+                          check=False, timeout=60)
+
+
+def test_attach_writable(ctl, sidecar, demo):
+    result = attach_writable(sidecar)
+    assert result.returncode == 0, result
+    assert result.stdout.split() == ["r--s", "rw-s", "r--s", "equal"]
+    assert ctl("verify", "demo").returncode == 0
+
+
+def test_attach_writable_memfd(tmp_path, sidecar):
+    server = engramd.Sidecar(tmp_path, sidecar.config["tables"], start=False,
+                             memory={"backing": "memfd", "lock": "off"})
+    server.start(wait=False)
+    engramd.until(server.answers, "the sidecar answers")
+    assert run("--socket", str(server.socket), "load", "demo").returncode == 0
+    result = attach_writable(server)
+    server.stop()
+    assert result.returncode == 1, result
+    name, message, fix = result.stdout.splitlines()
+    assert name == "Unsupported"
+    assert message.endswith(": the memfd is sealed against writing")
+    assert fix.startswith("set memory.backing of the configuration to")
+
+
 def test_prune_leaves_the_living_alone(ctl, sidecar, demo):
     names = sidecar.names()
     assert names

@@ -49,6 +49,30 @@ static enum engram_status map_and_check(struct engram_segment_writer *w)
 	return status;
 }
 
+/* A device that needs a writable mapping; of a memfd there is none. */
+static enum engram_status map_writable(struct engram_segment_writer *w)
+{
+	struct engram_segment_map map;
+	enum engram_status status;
+	int fd;
+
+	if (backing.kind == ENGRAM_BACKING_MEMFD)
+		return ENGRAM_OK;
+	status = engram_segment_reopen_writable(w, &fd, &err);
+	if (status) {
+		CHECK(fd < 0);
+		return status;
+	}
+	status = engram_segment_map_writable(fd, 1, FIXTURE_ROWS, &map, &err);
+	if (status)
+		CHECK(!map.header && !map.data_map[0] && !map.data_map[1]);
+	else
+		status = engram_segment_protect(&map, &err);
+	close(fd);
+	engram_segment_unmap(&map);
+	return status;
+}
+
 /* From the plan to the end of a segment. */
 static enum engram_status segment_life(uint32_t layout)
 {
@@ -67,6 +91,8 @@ static enum engram_status segment_life(uint32_t layout)
 		status = engram_segment_publish(w, &err);
 	if (!status)
 		status = map_and_check(w);
+	if (!status)
+		status = map_writable(w);
 	engram_segment_discard(w);
 	return status;
 }

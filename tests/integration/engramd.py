@@ -159,6 +159,23 @@ class Client:
         self.sock.close()
 
 
+def connect_as(sidecar, uid, gid, groups):
+    """Only the connecting is done as that user: a socket keeps the
+    credentials it was connected with."""
+    client = Client.__new__(Client)
+    before = os.getgroups()
+    os.setgroups(groups)
+    os.setegid(gid)
+    os.seteuid(uid)
+    try:
+        client.__init__(sidecar.socket)
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(before)
+    return client.greet()
+
+
 class Sidecar:
     def __init__(self, directory, tables=(), start=True, **config):
         self.dir = pathlib.Path(directory)

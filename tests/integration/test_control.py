@@ -15,7 +15,7 @@ import subprocess
 import pytest
 
 import engramd
-from engramd import RpcError
+from engramd import RpcError, connect_as
 
 BAD = pathlib.Path(__file__).resolve().parents[1] / "bad" / "control"
 PROTOCOL = engramd.ROOT / "sidecar" / "PROTOCOL.md"
@@ -534,23 +534,6 @@ def test_shutdown(sidecar, client):
     while client.read_line() is not None:
         pass  # what was under way, then the end
     assert sidecar.wait() == 0
-
-
-def connect_as(sidecar, uid, gid, groups):
-    """Only the connecting is done as that user: a socket keeps the
-    credentials it was connected with."""
-    client = engramd.Client.__new__(engramd.Client)
-    before = os.getgroups()
-    os.setgroups(groups)
-    os.setegid(gid)
-    os.seteuid(uid)
-    try:
-        client.__init__(sidecar.socket)
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(before)
-    return client.greet()
 
 
 def test_access(make, checkpoint):

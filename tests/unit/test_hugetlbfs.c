@@ -80,6 +80,19 @@ static void check_rows(int fd, uint64_t begin, uint64_t end)
 	engram_segment_unmap(&map);
 }
 
+/* mprotect wants whole huge pages. */
+static void check_protect(struct engram_segment_writer *w)
+{
+	struct engram_segment_map map;
+	int fd;
+
+	CHECK_OK(engram_segment_reopen_writable(w, &fd, &err));
+	CHECK_OK(engram_segment_map_writable(fd, 18, 31, &map, &err));
+	close(fd);
+	CHECK_OK(engram_segment_protect(&map, &err));
+	engram_segment_unmap(&map);
+}
+
 static void test_segment(uint32_t layout)
 {
 	struct engram_segment_spec spec = fixture_spec("huge", layout);
@@ -113,6 +126,7 @@ static void test_segment(uint32_t layout)
 	CHECK_OK(engram_segment_reopen(w, &fd, &err));
 	check_rows(fd, 49, 50);
 	close(fd);
+	check_protect(w);
 	CHECK_OK(engram_segment_remove(&backing, name, &err));
 	engram_segment_discard(w);
 	/* Every mapping was undone, or pages would still be taken. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A segment's life: create, reserve, fill, publish, reopen, map, discard. */
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -71,12 +72,73 @@ static void check_map(int fd)
 	engram_segment_unmap(&map);
 }
 
+/* May this process write to the page?  The kernel reads one into it. */
+static int writable(void *page)
+{
+	uint8_t byte = *(const uint8_t *)page;
+	int pipes[2], r;
+
+	CHECK(!pipe(pipes) && write(pipes[1], &byte, 1) == 1);
+	r = read(pipes[0], page, 1) == 1;
+	CHECK(r || errno == EFAULT);
+	close(pipes[0]);
+	close(pipes[1]);
+	return r;
+}
+
 static void check_immutable(int fd)
 {
 	CHECK((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY);
 	CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
 	CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) ==
 	      MAP_FAILED);
+}
+
+/* The device that needs it: a mapping to write to, until it is protected. */
+static void check_writable(struct engram_segment_writer *w, int read_only)
+{
+	struct engram_segment_map map;
+	uint8_t *first, was, other;
+	const uint8_t *base;
+	int fd;
+
+	CHECK(engram_segment_map_writable(read_only, 0, 50, &map, &err) ==
+	      ENGRAM_EPERM);
+	CHECK(strstr(err.message, " bytes for writing: "));
+	CHECK_STR(err.fix, "ask the sidecar for a writable descriptor");
+	CHECK_OK(engram_segment_reopen_writable(w, &fd, &err));
+	CHECK((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR);
+	CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+	CHECK_OK(engram_segment_map_writable(fd, 18, 50, &map, &err));
+	close(fd);
+	check_rows(&map);
+	first = (uint8_t *)map.codes;
+	was = *first;
+	other = was ^ 1;
+	*first = other; /* seen by all, and put back */
+	base = engram_segment_writer_base(w);
+	CHECK(base[map.header->codes_offset + 18 * map.header->code_stride] ==
+	      other);
+	*first = was;
+	CHECK(!writable((void *)map.header));
+	CHECK(writable(map.data_map[0]));
+	CHECK_OK(engram_segment_protect(&map, &err));
+	CHECK_OK(engram_segment_protect(&map, &err));
+	CHECK(!writable(map.data_map[0]));
+	CHECK(!map.data_map[1] || !writable(map.data_map[1]));
+	check_rows(&map);
+	engram_segment_unmap(&map);
+}
+
+static void check_sealed(struct engram_segment_writer *w)
+{
+	int fd;
+
+	CHECK(engram_segment_reopen_writable(w, &fd, &err) ==
+	      ENGRAM_EUNSUPPORTED);
+	CHECK(fd == -1);
+	CHECK(strstr(err.message, ": the memfd is sealed against writing"));
+	CHECK_STR(err.fix, "use the shm or the hugetlbfs backing");
 }
 
 static void test_life(struct engram_backing backing, uint32_t layout)
@@ -103,6 +165,10 @@ static void test_life(struct engram_backing backing, uint32_t layout)
 	CHECK_OK(engram_segment_reopen(w, &fd, &err));
 	check_immutable(fd);
 	check_map(fd);
+	if (backing.kind == ENGRAM_BACKING_MEMFD)
+		check_sealed(w);
+	else
+		check_writable(w, fd);
 	if (backing.kind == ENGRAM_BACKING_SHM) {
 		CHECK(count_names("/dev/shm", instance) == 1);
 		CHECK_OK(engram_segment_open(&backing, name, &named, &err));
