@@ -20,8 +20,8 @@ struct plan {
 	uint32_t units, tile_rows;
 };
 
-template <enum path PATH, int ALIGN, bool WIDE>
-static __global__ void __launch_bounds__(ENGRAM_LOOKUP_THREADS)
+template <enum path PATH, int ALIGN, bool WIDE, bool RAW>
+static __global__ void __launch_bounds__(ENGRAM_LOOKUP_THREADS, 1)
 	lookup_kernel(const __grid_constant__ struct lookup_task task,
 		      uint32_t units, uint32_t tile_rows)
 {
@@ -31,27 +31,26 @@ static __global__ void __launch_bounds__(ENGRAM_LOOKUP_THREADS)
 	int64_t step = (int64_t)gridDim.x * WARPS * tile_rows;
 	int64_t first =
 		((int64_t)blockIdx.x * WARPS + threadIdx.x / WARP) * tile_rows;
-	int64_t index, next = -1;
+	const int64_t none = task.num_rows;
+	struct wanted next =
+		fetch_id(task, lane < tile_rows ? first + lane : none);
 
-	if (lane < tile_rows)
-		next = find_row(task, rows, first + lane, &misses);
 	for (; first < task.num_rows; first += step) {
 		int64_t left = task.num_rows - first;
 		uint32_t count = left < tile_rows ? (uint32_t)left : tile_rows;
+		int64_t index = find_row(task, rows, next, &misses);
 
-		index = next;
-		next = -1;
-		if (lane < tile_rows)
-			next = find_row(task, rows, first + step + lane,
-					&misses);
+		next = fetch_id(task,
+				lane < tile_rows ? first + step + lane : none);
 		if (PATH == PATH_256)
-			tile_of_256(task, rows, first, count, index, lane);
+			tile_of_256<RAW>(task, rows, first, count, index, lane);
 		else if (PATH == PATH_UNITS)
-			tile_of_units<ALIGN, WIDE>(task, rows, scaled, units,
-						   first, count, index, lane);
+			tile_of_units<ALIGN, WIDE, RAW>(task, rows, scaled,
+							units, first, count,
+							index, lane);
 		else
 			tile_of_elements(task, rows, first, count, index, lane);
-		if (!task.out && task.raw.scales && scaled)
+		if (RAW && task.raw.scales && scaled)
 			store_scales(task, rows, first, count, index, lane);
 	}
 	count_misses(task, misses);
@@ -131,9 +130,14 @@ template <enum path PATH, int ALIGN, bool WIDE>
 static void start(const struct lookup_task *task, const struct plan *plan,
 		  unsigned int blocks, engram_stream stream)
 {
-	lookup_kernel<PATH, ALIGN, WIDE>
-		<<<blocks, ENGRAM_LOOKUP_THREADS, 0, stream>>>(
-			*task, plan->units, plan->tile_rows);
+	if (task->out)
+		lookup_kernel<PATH, ALIGN, WIDE, false>
+			<<<blocks, ENGRAM_LOOKUP_THREADS, 0, stream>>>(
+				*task, plan->units, plan->tile_rows);
+	else
+		lookup_kernel<PATH, ALIGN, WIDE, true>
+			<<<blocks, ENGRAM_LOOKUP_THREADS, 0, stream>>>(
+				*task, plan->units, plan->tile_rows);
 }
 
 template <bool WIDE>
@@ -159,6 +163,10 @@ static enum engram_status launch(struct lookup_task *task,
 
 	if (!task->num_rows)
 		return ENGRAM_OK;
+	if (task->num_rows > UINT32_MAX)
+		return engram_invalid(err, "num_tokens",
+				      "more than 2^32 rows for one launch",
+				      "pass fewer tokens at once");
 	status = choose_blocks(grid, resident,
 			       (task->num_rows + plan.tile_rows - 1) /
 				       plan.tile_rows,

@@ -26,7 +26,8 @@ struct lookup_task {
 	const struct engram_cuda_descriptor *descriptor;
 	struct engram_lookup_args args;
 	int every;	  /* no ids: all stored rows in their order */
-	int64_t num_rows; /* of the output: [num_tokens, local_heads] */
+	int64_t num_rows; /* of the output, [num_tokens, local_heads]; below
+			   * 2^32, so that divisions are short */
 	uint16_t *out;	  /* bf16, or NULL: */
 	struct engram_raw_out raw;
 };
@@ -51,26 +52,44 @@ static __device__ __forceinline__ struct engram_rows rows_now(
 	return rows;
 }
 
-/* The index of the stored row that answers row `at` of the output, or -1. */
-static __device__ __forceinline__ int64_t
-find_row(const struct lookup_task &task, const struct engram_rows &rows,
-	 int64_t at, uint32_t *misses)
+/* A row of the output and the id that it asks for.  Apart from its use, so
+ * that the load of the id is under way while other rows are read. */
+struct wanted {
+	int64_t at;
+	int32_t id;
+	int real; /* neither padding nor past the end */
+};
+
+static __device__ __forceinline__ struct wanted fetch_id(
+	const struct lookup_task &task, int64_t at)
 {
 	const struct engram_lookup_args *args = &task.args;
-	int64_t token, id;
+	struct wanted wanted = {at, 0, at < task.num_rows};
 	uint32_t head;
+	int64_t token;
 
-	if (at >= task.num_rows)
+	if (task.every || !wanted.real)
+		return wanted;
+	token = (uint32_t)at / args->local_heads;
+	head = args->head_begin + (uint32_t)at % args->local_heads;
+	wanted.real = engram_row_is_real(args, head);
+	if (wanted.real)
+		wanted.id = args->ids[token * args->ids_token_stride +
+				      head * args->ids_head_stride];
+	return wanted;
+}
+
+/* The index of the stored row, or -1. */
+static __device__ __forceinline__ int64_t
+find_row(const struct lookup_task &task, const struct engram_rows &rows,
+	 struct wanted wanted, uint32_t *misses)
+{
+	if (!wanted.real)
 		return -1;
 	if (task.every)
-		return at;
-	token = at / args->local_heads;
-	head = args->head_begin + (uint32_t)(at - token * args->local_heads);
-	if (!engram_row_is_real(args, head))
-		return -1;
-	id = engram_row_id(args, token, head);
-	if (engram_row_is_here(&rows, id))
-		return id - rows.row_begin;
+		return wanted.at;
+	if (engram_row_is_here(&rows, wanted.id))
+		return wanted.id - rows.row_begin;
 	++*misses;
 	return -1;
 }
@@ -100,11 +119,11 @@ static __device__ __forceinline__ uint2 load_unit(const uint8_t *from)
 }
 
 /* Unit `at` of the output. */
-template <bool WIDE>
+template <bool WIDE, bool RAW>
 static __device__ __forceinline__ void store_unit(
 	const struct lookup_task &task, int64_t at, uint2 codes, float scale)
 {
-	if (!task.out)
+	if (RAW)
 		__stcs((uint2 *)task.raw.codes + at, codes);
 	else if (WIDE)
 		__stcs((uint2 *)task.out + at,
@@ -125,8 +144,9 @@ static __device__ __forceinline__ void store_scales(
 	for (uint32_t base = 0; base < count * each; base += WARP) {
 		uint32_t i = base + lane, row = i / each, s = i % each;
 		int64_t stored = __shfl_sync(~0u, index, row % WARP);
-		int64_t token = (first + row) / heads;
-		int64_t col = (first + row) % heads * each + s;
+		int64_t token = (uint32_t)(first + row) / heads;
+		int64_t col =
+			(int64_t)((uint32_t)(first + row) % heads) * each + s;
 
 		if (i >= count * each)
 			continue;
@@ -150,6 +170,7 @@ static __device__ __forceinline__ void count_misses(
 
 /* A tile of ENGRAM_LOOKUP_DEPTH rows of 256 fp8 codes, a row at a time across
  * the warp. */
+template <bool RAW>
 static __device__ __forceinline__ void tile_of_256(
 	const struct lookup_task &task, const struct engram_rows &rows,
 	int64_t first, uint32_t count, int64_t index, uint32_t lane)
@@ -179,14 +200,14 @@ static __device__ __forceinline__ void tile_of_256(
 		uint32_t byte = (lane < 16 ? low : high) >> lane / 4 % 4 * 8;
 
 		if (k < count)
-			store_unit<false>(task, (first + k) * WARP + lane,
-					  unit[k],
-					  engram_ue8m0_to_float((uint8_t)byte));
+			store_unit<false, RAW>(
+				task, (first + k) * WARP + lane, unit[k],
+				engram_ue8m0_to_float((uint8_t)byte));
 	}
 }
 
 /* A tile of rows of any whole number of units, as one run of units. */
-template <int ALIGN, bool WIDE>
+template <int ALIGN, bool WIDE, bool RAW>
 static __device__ __forceinline__ void tile_of_units(
 	const struct lookup_task &task, const struct engram_rows &rows,
 	int scaled, uint32_t units, int64_t first, uint32_t count,
@@ -231,8 +252,8 @@ static __device__ __forceinline__ void tile_of_units(
 			if (scaled)
 				scale = engram_ue8m0_to_float(byte[k]);
 			if (i < count * units)
-				store_unit<WIDE>(task, first * units + i,
-						 unit[k], scale);
+				store_unit<WIDE, RAW>(task, first * units + i,
+						      unit[k], scale);
 		}
 	}
 }
