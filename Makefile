@@ -47,7 +47,8 @@ V ?=
 
 ifeq ($(SANITIZE),address)
 B := build/asan
-SANFLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all \
+# One a word: nvcc takes a comma as the end of an option.
+SANFLAGS := -fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all \
 	    -fno-omit-frame-pointer
 else ifeq ($(SANITIZE),thread)
 B := build/tsan
