@@ -45,19 +45,12 @@ static int same_rows(const struct engram_layer_info *a,
 		       (size_t)(rows * a->rows.code_stride_bytes));
 }
 
-int main(int argc, char **argv)
+/* 1 when an error was printed. */
+static int compare(const engram_table *plain, engram_table *writable)
 {
-	struct engram_attach_params params = {.table = argc > 1 ? argv[1] : ""};
 	struct engram_layer_info layer, other;
-	engram_table *plain, *writable;
-	engram_client *client;
 
-	if (engram_open(NULL, &client) ||
-	    engram_attach(client, &params, &plain) ||
-	    engram_layer_info(plain, 0, &layer))
-		return failed();
-	params.writable = 1;
-	if (engram_attach(client, &params, &writable) ||
+	if (engram_layer_info(plain, 0, &layer) ||
 	    engram_layer_info(writable, 0, &other))
 		return failed();
 	print_permissions(layer.mapping[0].address);
@@ -66,8 +59,23 @@ int main(int argc, char **argv)
 		return failed();
 	print_permissions(other.mapping[0].address);
 	printf("%s\n", same_rows(&layer, &other) ? "equal" : "different");
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct engram_attach_params params = {.table = argc > 1 ? argv[1] : ""};
+	engram_table *plain = NULL, *writable = NULL;
+	engram_client *client = NULL;
+	int r;
+
+	r = engram_open(NULL, &client) ||
+	    engram_attach(client, &params, &plain);
+	params.writable = 1;
+	r = r || engram_attach(client, &params, &writable);
+	r = r ? failed() : compare(plain, writable);
 	engram_detach(writable);
 	engram_detach(plain);
 	engram_close(client);
-	return 0;
+	return r;
 }
