@@ -128,6 +128,7 @@ include kernels/module.mk
 include kernels/cuda/module.mk
 include sidecar/module.mk
 include clients/module.mk
+include clients/cuda/module.mk
 include tests/module.mk
 include config/module.mk
 

@@ -171,7 +171,7 @@ enum engram_status engram_open(const struct engram_open_params *params,
 
 	*out = NULL;
 	if (open_client(params ? params : &defaults, out, &err))
-		return client_fail(&err);
+		return engram_set_last_error(&err);
 	return ENGRAM_OK;
 }
 
@@ -280,7 +280,7 @@ enum engram_status engram_next_event(engram_client *client, int timeout_ms,
 
 	*event = NULL;
 	if (fork_check(client->fork_generation, &err))
-		return client_fail(&err);
+		return engram_set_last_error(&err);
 	for (;;) {
 		pthread_mutex_lock(&client->lock);
 		eventfd_read(client->wake, &ignored);
@@ -297,8 +297,8 @@ enum engram_status engram_next_event(engram_client *client, int timeout_ms,
 		if (*event)
 			return ENGRAM_OK;
 		if (status && status != ENGRAM_ETIMEDOUT)
-			return client_fail(&err);
+			return engram_set_last_error(&err);
 		if (wait_event(client, sock, deadline, &err))
-			return client_fail(&err);
+			return engram_set_last_error(&err);
 	}
 }

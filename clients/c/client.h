@@ -47,8 +47,6 @@ struct engram_client {
 
 /* The calling thread's error, to be filled by a function that fails. */
 struct engram_error *client_error(void);
-/* Make *err the calling thread's last failure; returns its status. */
-enum engram_status client_fail(const struct engram_error *err);
 
 /* ---- rpc.c: no locking; `client` is the caller's ---- */
 

@@ -60,6 +60,9 @@ typedef struct engram_table engram_table;
  * never NULL, status ENGRAM_OK when there was none.  Valid until the
  * thread's next call. */
 const struct engram_error *engram_last_error(void);
+/* For libraries above this one: make *err the calling thread's last failure.
+ * Returns its status. */
+enum engram_status engram_set_last_error(const struct engram_error *err);
 
 /* ---- the connection, which is the lease ---- */
 

@@ -11,7 +11,7 @@ struct engram_error *client_error(void)
 	return &last_error;
 }
 
-enum engram_status client_fail(const struct engram_error *err)
+enum engram_status engram_set_last_error(const struct engram_error *err)
 {
 	last_error = *err;
 	return err->status;

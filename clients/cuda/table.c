@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <inttypes.h>
+#include <time.h>
+
+#include "device.h"
+#include "launch.h"
+#include "table.h"
+
+/* ---- becoming ready ---- */
+
+static enum engram_status not_ready(const struct engram_cuda_table *t)
+{
+	struct engram_error err;
+
+	if (atomic_load(&t->state) == CUDA_FAILED)
+		return engram_set_last_error(&t->failure);
+	engram_error_set(&err, ENGRAM_ENOTREADY,
+			 "%" PRIu64 " of %" PRIu64 " bytes are ready",
+			 (uint64_t)atomic_load(&t->done_bytes),
+			 t->ranges.bytes);
+	engram_error_fix(&err, "call engram_cuda_wait first");
+	engram_error_figures(&err, t->ranges.bytes,
+			     atomic_load(&t->done_bytes));
+	return engram_set_last_error(&err);
+}
+
+static enum engram_status check_ready(const struct engram_cuda_table *t)
+{
+	if (atomic_load_explicit(&t->state, memory_order_acquire) == CUDA_READY)
+		return ENGRAM_OK;
+	return not_ready(t);
+}
+
+/* A forked child can not use its parent's handle. */
+static enum engram_status check_fork(const struct engram_cuda_table *t)
+{
+	struct engram_table_info info;
+
+	return engram_table_info(t->table, &info);
+}
+
+enum engram_status engram_cuda_progress(const engram_cuda_table *table,
+					struct engram_cuda_progress *out)
+{
+	enum engram_status status = check_fork(table);
+	int state;
+
+	if (status)
+		return status;
+	state = atomic_load(&table->state);
+	*out = (struct engram_cuda_progress){
+		.ready = state == CUDA_READY,
+		.status = state == CUDA_FAILED ? table->failure.status
+					       : ENGRAM_OK,
+		.done_bytes = atomic_load(&table->done_bytes),
+		.total_bytes = table->ranges.bytes,
+		.seconds = (double)atomic_load(&table->nanoseconds) * 1e-9,
+	};
+	return ENGRAM_OK;
+}
+
+static struct timespec deadline_after(int timeout_ms)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	t.tv_sec += timeout_ms / 1000;
+	t.tv_nsec += timeout_ms % 1000 * 1000000l;
+	if (t.tv_nsec >= 1000000000) {
+		t.tv_nsec -= 1000000000;
+		t.tv_sec++;
+	}
+	return t;
+}
+
+enum engram_status engram_cuda_wait(engram_cuda_table *table, int timeout_ms)
+{
+	enum engram_status status = check_fork(table);
+	struct timespec deadline = {0};
+	struct engram_error err;
+	int rc = 0;
+
+	if (status)
+		return status;
+	if (timeout_ms >= 0)
+		deadline = deadline_after(timeout_ms);
+	pthread_mutex_lock(&table->lock);
+	while (!rc && atomic_load(&table->state) == CUDA_PREPARING)
+		rc = timeout_ms < 0
+			     ? pthread_cond_wait(&table->changed, &table->lock)
+			     : pthread_cond_timedwait(&table->changed,
+						      &table->lock, &deadline);
+	pthread_mutex_unlock(&table->lock);
+	if (!rc)
+		return check_ready(table);
+	engram_error_set(&err, ENGRAM_ETIMEDOUT,
+			 "not ready within %d ms: %" PRIu64 " of %" PRIu64
+			 " bytes",
+			 timeout_ms, (uint64_t)atomic_load(&table->done_bytes),
+			 table->ranges.bytes);
+	engram_error_fix(&err, "wait longer; engram_cuda_progress tells how "
+			       "far it is");
+	return engram_set_last_error(&err);
+}
+
+enum engram_status engram_cuda_info(const engram_cuda_table *table,
+				    struct engram_cuda_info *out)
+{
+	enum engram_status status = check_fork(table);
+	int registered;
+
+	if (status)
+		return status;
+	registered = table->placement == ENGRAM_CUDA_REGISTERED;
+	*out = (struct engram_cuda_info){
+		.device = table->device,
+		.placement = table->placement,
+		.read_only = registered && table->read_only,
+		.chunks = table->ranges.count,
+		.registered_bytes =
+			registered ? atomic_load(&table->done_bytes) : 0,
+		.device_bytes = table->device_bytes,
+		.register_seconds =
+			(double)atomic_load(&table->nanoseconds) * 1e-9,
+	};
+	return ENGRAM_OK;
+}
+
+const engram_table *engram_cuda_host_table(const engram_cuda_table *table)
+{
+	return table->table;
+}
+
+/* ---- the hot calls ---- */
+
+static enum engram_status check_layer(const struct engram_cuda_table *t,
+				      uint32_t layer)
+{
+	struct engram_layer_info info;
+	enum engram_status status = check_ready(t);
+
+	/* also of the fork */
+	return status ? status : engram_layer_info(t->table, layer, &info);
+}
+
+enum engram_status engram_cuda_hash_params(const engram_cuda_table *table,
+					   struct engram_hash_params *out)
+{
+	struct engram_hash_params host;
+	enum engram_status status = check_ready(table);
+
+	/* also of the fork and of the token map */
+	if (!status)
+		status = engram_hash_params(table->table, &host);
+	if (!status)
+		*out = table->hash;
+	return status;
+}
+
+enum engram_status engram_cuda_layer_source(const engram_cuda_table *table,
+					    uint32_t layer,
+					    struct engram_cuda_source *out)
+{
+	enum engram_status status = check_layer(table, layer);
+
+	if (!status)
+		*out = table->sources[layer];
+	return status;
+}
+
+enum engram_status engram_cuda_table_hash(engram_cuda_table *table,
+					  const struct engram_hash_batch *batch,
+					  int32_t *out, engram_stream stream)
+{
+	struct engram_hash_params params;
+	uint64_t *rejects = &table->counters->rejects;
+	struct engram_error err;
+	enum engram_status status = engram_cuda_hash_params(table, &params);
+
+	if (status)
+		return status;
+	if (batch->slot_cache)
+		status = engram_cuda_write_slots(&params, batch, rejects,
+						 stream, &err);
+	if (!status)
+		status = engram_cuda_hash(&params, batch, out, rejects, stream,
+					  &err);
+	return status ? engram_set_last_error(&err) : ENGRAM_OK;
+}
+
+static struct engram_lookup_args lookup_args(
+	const struct engram_cuda_table *t, uint32_t layer,
+	const struct engram_cuda_lookup_params *params)
+{
+	const struct engram_shard *shard = &t->layers[layer].shard;
+
+	return (struct engram_lookup_args){
+		.ids = params->ids,
+		.ids_token_stride = params->ids_token_stride,
+		.ids_head_stride = params->ids_head_stride,
+		.num_tokens = params->num_tokens,
+		.head_begin = shard->head_begin,
+		.local_heads = shard->local_heads,
+		.total_heads = t->num_cols,
+		.misses = &t->counters->misses,
+	};
+}
+
+enum engram_status engram_cuda_table_lookup(
+	engram_cuda_table *table, uint32_t layer,
+	const struct engram_cuda_lookup_params *params, uint16_t *out,
+	engram_stream stream)
+{
+	enum engram_status status = check_layer(table, layer);
+	struct engram_lookup_args args;
+	struct engram_error err;
+
+	if (status)
+		return status;
+	args = lookup_args(table, layer, params);
+	status = engram_cuda_lookup(&table->sources[layer], &args, out,
+				    &params->grid, stream, &err);
+	return status ? engram_set_last_error(&err) : ENGRAM_OK;
+}
+
+enum engram_status engram_cuda_table_lookup_raw(
+	engram_cuda_table *table, uint32_t layer,
+	const struct engram_cuda_lookup_params *params,
+	const struct engram_raw_out *out, engram_stream stream)
+{
+	enum engram_status status = check_layer(table, layer);
+	struct engram_lookup_args args;
+	struct engram_error err;
+
+	if (status)
+		return status;
+	args = lookup_args(table, layer, params);
+	status = engram_cuda_lookup_raw(&table->sources[layer], &args, out,
+					&params->grid, stream, &err);
+	return status ? engram_set_last_error(&err) : ENGRAM_OK;
+}
+
+enum engram_status engram_cuda_counters(engram_cuda_table *table,
+					engram_stream stream,
+					struct engram_cuda_counters *out)
+{
+	struct cuda_counters counters;
+	struct cuda_scope scope;
+	struct engram_error err;
+	enum engram_status status = check_fork(table);
+
+	if (status)
+		return status;
+	status = cuda_enter(&scope, table->device, &err);
+	if (status)
+		return engram_set_last_error(&err);
+	status = engram_cuda_status(
+		cudaMemcpyAsync(&counters, table->counters, sizeof(counters),
+				cudaMemcpyDeviceToHost, stream),
+		"reading the counters", &err);
+	if (!status)
+		status = engram_cuda_status(cudaStreamSynchronize(stream),
+					    "reading the counters", &err);
+	cuda_leave(&scope);
+	if (status)
+		return engram_set_last_error(&err);
+	*out = (struct engram_cuda_counters){counters.misses, counters.rejects};
+	return ENGRAM_OK;
+}
