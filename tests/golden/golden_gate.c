@@ -1,45 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The gate sums in an order of its own, so its results may differ from the
- * reference's by one bf16 unit, measured at the larger of |result| and
- * |hidden|: where the two cancel, the rounding of the larger one remains.
- */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engram_kernels.h"
+#include "gate_close.h"
 #include "golden.h"
-
-static double widen(uint16_t bits)
-{
-	uint32_t wide = (uint32_t)bits << 16;
-	float value;
-
-	memcpy(&value, &wide, sizeof(value));
-	return value;
-}
-
-/* bf16 has 8 significant bits and the exponents of fp32 */
-static double unit_of(double value)
-{
-	int exponent = value == 0 ? -126 : ilogb(value);
-
-	return ldexp(1, (exponent < -126 ? -126 : exponent) - 7);
-}
-
-static int close_enough(uint16_t got_bits, uint16_t want_bits, uint16_t hidden)
-{
-	double got = widen(got_bits), want = widen(want_bits);
-	double size = fmax(fabs(want), fabs(widen(hidden)));
-
-	if (isnan(want))
-		return isnan(got);
-	if (isinf(want) || isnan(got) || isinf(got))
-		return got == want;
-	return fabs(got - want) <= unit_of(size);
-}
 
 /* A copy with garbage behind it, where only a missing guard would read. */
 static void *with_garbage(const struct golden_case *c, const void *data,
@@ -60,11 +26,12 @@ static int compare(const struct engram_gate_args *args, const uint16_t *got,
 	int64_t count = args->num_tokens * args->hc_mult * args->dim;
 
 	for (int64_t i = 0; i < count; i++) {
-		if (close_enough(got[i], want[i], args->hidden[i]))
+		if (gate_close(got[i], want[i], args->hidden[i]))
 			continue;
 		snprintf(why, GOLDEN_WHY,
 			 "element %lld is %g, not %g (hidden %g)", (long long)i,
-			 widen(got[i]), widen(want[i]), widen(args->hidden[i]));
+			 gate_widen(got[i]), gate_widen(want[i]),
+			 gate_widen(args->hidden[i]));
 		return -1;
 	}
 	return 0;
