@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-import ctypes
-import os
-
 import pytest
 
-from kernels_lib import CASES, ISAS, ROOT, SEED
+from kernels_lib import CASES, ISAS, SEED, load
 
 
 def pytest_report_header():
@@ -13,12 +10,7 @@ def pytest_report_header():
 
 @pytest.fixture(scope="session")
 def kernels():
-    build = os.environ.get("ENGRAM_BUILD", "build")
-    path = ROOT / build / "tests/libkernels_test.so"
-    if not path.exists():
-        pytest.fail(f"{path} is not there: run "
-                    "`make build/tests/libkernels_test.so`")
-    return ctypes.CDLL(str(path))
+    return load()
 
 
 @pytest.fixture(params=ISAS)
