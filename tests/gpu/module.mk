@@ -7,6 +7,8 @@ ifneq ($(HAVE_CUDA),)
 GPU_DIR := $B/tests/gpu
 GPU_SHIM_SRC := $(wildcard tests/gpu/shim_*.c)
 GPU_SHIM_OBJ := $(call objs,$(GPU_SHIM_SRC))
+GPU_RANDOM_OBJ := $(call objs,$(wildcard tests/gpu/random*.c))
+GPU_CLOSE_OBJ := $(call objs,tests/golden/gate_close.c)
 GPU_LIBS = $(LIBKERNELS_CUDA) $(LIBKERNELS) $(LIBSHM)
 # The stubs of kernels with large arguments guard statics as C++ does.
 GPU_LDLIBS = $(CUDA_LDLIBS) -lstdc++ -lm
@@ -25,7 +27,10 @@ $B/obj-gpu/%.o: %.c
 GPU_GOLDEN := $(GPU_DIR)/golden_runner_cuda
 $(GPU_GOLDEN): $(GPU_GOLDEN_OBJ) $(call objs,tests/gpu/cuda_main.c)
 $(GPU_GOLDEN): LDLIBS = $(call pkg_libs,jansson)
-GPU_TESTS := $(GPU_GOLDEN)
+GPU_RANDOM := $(GPU_DIR)/test_random
+$(GPU_RANDOM): $(call objs,tests/gpu/test_random.c) $(GPU_RANDOM_OBJ) \
+	$(GPU_CLOSE_OBJ)
+GPU_TESTS := $(GPU_GOLDEN) $(GPU_RANDOM)
 $(GPU_TESTS): $(GPU_SHIM_OBJ) $$(GPU_LIBS)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
