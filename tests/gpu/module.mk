@@ -8,6 +8,8 @@ GPU_DIR := $B/tests/gpu
 GPU_SHIM_SRC := $(wildcard tests/gpu/shim_*.c)
 GPU_SHIM_OBJ := $(call objs,$(GPU_SHIM_SRC))
 GPU_RANDOM_OBJ := $(call objs,$(wildcard tests/gpu/random*.c))
+GPU_GRAPH_OBJ := $(call objs,$(wildcard tests/gpu/graph_*.c) \
+		   tests/gpu/random.c)
 GPU_CLOSE_OBJ := $(call objs,tests/golden/gate_close.c)
 GPU_LIBS = $(LIBKERNELS_CUDA) $(LIBKERNELS) $(LIBSHM)
 # The stubs of kernels with large arguments guard statics as C++ does.
@@ -30,7 +32,10 @@ $(GPU_GOLDEN): LDLIBS = $(call pkg_libs,jansson)
 GPU_RANDOM := $(GPU_DIR)/test_random
 $(GPU_RANDOM): $(call objs,tests/gpu/test_random.c) $(GPU_RANDOM_OBJ) \
 	$(GPU_CLOSE_OBJ)
-GPU_TESTS := $(GPU_GOLDEN) $(GPU_RANDOM)
+GPU_GRAPH := $(GPU_DIR)/test_graph
+$(GPU_GRAPH): $(call objs,tests/gpu/test_graph.c) $(GPU_GRAPH_OBJ) \
+	$(GPU_CLOSE_OBJ)
+GPU_TESTS := $(GPU_GOLDEN) $(GPU_RANDOM) $(GPU_GRAPH)
 $(GPU_TESTS): $(GPU_SHIM_OBJ) $$(GPU_LIBS)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
