@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An ncclComm_t as an engram_comm; see engram_cuda.h. */
-#include "nccl_comm.h"
+/* An ncclComm_t as an engram_comm. */
+#include "engram_cuda.h"
 
 #if __has_include(<nccl.h>)
 #include <dlfcn.h>
@@ -128,9 +128,8 @@ static enum engram_status describe(ncclComm_t comm, struct engram_comm *out,
 	return ENGRAM_OK;
 }
 
-enum engram_status engram_nccl_describe(void *nccl_comm,
-					struct engram_comm *out,
-					struct engram_error *err)
+static enum engram_status open_comm(void *nccl_comm, struct engram_comm *out,
+				    struct engram_error *err)
 {
 	enum engram_status status = ENGRAM_OK;
 
@@ -147,9 +146,8 @@ enum engram_status engram_nccl_describe(void *nccl_comm,
 	return status ? status : describe(nccl_comm, out, err);
 }
 #else
-enum engram_status engram_nccl_describe(void *nccl_comm,
-					struct engram_comm *out,
-					struct engram_error *err)
+static enum engram_status open_comm(void *nccl_comm, struct engram_comm *out,
+				    struct engram_error *err)
 {
 	(void)nccl_comm;
 	(void)out;
@@ -159,3 +157,11 @@ enum engram_status engram_nccl_describe(void *nccl_comm,
 	return ENGRAM_EUNSUPPORTED;
 }
 #endif
+
+enum engram_status engram_nccl_comm(void *nccl_comm, struct engram_comm *out)
+{
+	struct engram_error err;
+
+	return open_comm(nccl_comm, out, &err) ? engram_set_last_error(&err)
+					       : ENGRAM_OK;
+}

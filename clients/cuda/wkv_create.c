@@ -6,7 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "cuda/launch.h"
+#include "launch.h"
 #include "wkv.h"
 #include "wkv_decode.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs once for a layer: plain, a block a row. */
-#include "cuda/launch.h"
 #include "engram_row_math.h"
+#include "launch.h"
 #include "wkv_decode.h"
 
 #define THREADS	   256

@@ -18,12 +18,13 @@ ifneq ($(HAVE_CUDA),)
 ifeq ($(SANITIZE)$(COVERAGE),)
 COMM_CUDA_SRC := $(wildcard tests/comm/test_cuda_*.c)
 COMM_CUDA_BIN := $(patsubst tests/comm/%.c,$B/tests/%,$(COMM_CUDA_SRC))
-COMM_CUDA_PARTS := layer wkv wkv_create wkv_decode cublaslt nccl
+COMM_CUDA_PARTS := layer wkv wkv_create cublaslt nccl
 COMM_CUDA_OBJ := $(COMM_CUDA_PARTS:%=$B/obj/clients/cuda/%.o)
-$(COMM_OBJ) $(COMM_CUDA_OBJ): override CPPFLAGS += $(CUDA_CPPFLAGS)
+$(COMM_OBJ): override CPPFLAGS += $(CUDA_CPPFLAGS)
 $(COMM_CUDA_BIN): $B/tests/%: $B/obj/tests/comm/%.o $(LOOPBACK_OBJ) \
 		$B/obj/tests/comm/cuda_test.o $B/obj/tests/comm/layer_model.o \
-		$(COMM_CUDA_OBJ) $$(LIBKERNELS_CUDA) $$(LIBKERNELS) $$(LIBSHM)
+		$(COMM_CUDA_OBJ) $$(LIBCLIENT) $$(LIBKERNELS_CUDA) \
+		$$(LIBKERNELS) $$(LIBSHM)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CXX) $(LDFLAGS) -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $^ \

@@ -18,9 +18,8 @@
 #include <nccl.h>
 
 #include "cuda_test.h"
-#include "engram_cuda_kernels.h"
+#include "engram_cuda.h"
 #include "gather_case.h"
-#include "nccl_comm.h"
 
 static __typeof__(ncclCommInitAll) *init_all;
 static __typeof__(ncclCommDestroy) *destroy;
@@ -31,16 +30,14 @@ static ncclComm_t comms[LOOPBACK_MAX];
 static void test_without_nccl(void **state)
 {
 	struct engram_comm comm;
-	struct engram_error err;
 	int something;
 
 	(void)state;
-	assert_int_equal(engram_nccl_describe(&something, &comm, &err),
+	assert_int_equal(engram_nccl_comm(&something, &comm),
 			 ENGRAM_EUNSUPPORTED);
-	assert_true(err.fix[0]);
-	assert_int_equal(engram_nccl_describe(NULL, &comm, &err),
-			 ENGRAM_EINVAL);
-	assert_string_equal(err.message, "nccl_comm: NULL");
+	assert_true(engram_last_error()->fix[0]);
+	assert_int_equal(engram_nccl_comm(NULL, &comm), ENGRAM_EINVAL);
+	assert_string_equal(engram_last_error()->message, "nccl_comm: NULL");
 }
 
 static void need_nccl(void)
@@ -112,7 +109,7 @@ static void test_world_of_one(void **state)
 	gather_fill(&c, 0, rows);
 	send = cuda_copy(rows, bytes);
 	recv = cuda_room(bytes);
-	OK(engram_nccl_describe(comms[0], &comm, &err), &err);
+	OK(engram_nccl_comm(comms[0], &comm), engram_last_error());
 	assert_int_equal(comm.size, 1);
 	assert_int_equal(comm.rank, 0);
 
@@ -156,7 +153,7 @@ static void test_error(void **state)
 	(void)state;
 	need_nccl();
 	open_world(1);
-	OK(engram_nccl_describe(comms[0], &comm, &err), &err);
+	OK(engram_nccl_comm(comms[0], &comm), engram_last_error());
 	assert_int_equal(comm.all_gather(NULL, &err, &err, 1, NULL, &err),
 			 ENGRAM_ENCCL);
 	assert_ptr_equal(strstr(err.message, "ncclAllGather: "), err.message);
@@ -186,7 +183,7 @@ static enum engram_status run_rank(const struct engram_comm *loopback,
 
 	CUDA(cudaSetDevice((int)loopback->rank));
 	CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-	OK(engram_nccl_describe(comms[loopback->rank], &comm, err), err);
+	OK(engram_nccl_comm(comms[loopback->rank], &comm), engram_last_error());
 	gather_fill(c, comm.rank, host);
 	args.rows = cuda_copy(host, in);
 	args.gathered = cuda_room(in * c->size);
