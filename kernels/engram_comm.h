@@ -47,7 +47,8 @@ struct engram_tp_gather_args {
 /*
  * Collective: idle ranks call it too, with the num_tokens of the others.  Zero
  * tokens are no collective.  ENGRAM_EINVAL before anything was sent, or what
- * all_gather gives.
+ * all_gather gives.  `out` may be `rows` itself for one rank without padded
+ * heads; all_gather and gathered may be NULL there.
  */
 enum engram_status engram_cpu_tp_gather(
 	const struct engram_comm *comm,

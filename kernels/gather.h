@@ -43,7 +43,9 @@ ENGRAM_FN int64_t engram_order_heads(const struct engram_order *order,
 {
 	int64_t left = order->total_heads - rank * order->local_heads;
 
-	return left < order->local_heads ? left : order->local_heads;
+	return ENGRAM_MUTATE(57, left < order->local_heads, 0)
+		       ? left
+		       : order->local_heads;
 }
 
 /* Check sequence-parallel arguments and turn them into an order; it has

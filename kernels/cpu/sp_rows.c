@@ -19,7 +19,7 @@ enum engram_status engram_cpu_order(const struct engram_order *order,
 				order->dim;
 			int64_t from = engram_order_source(order, token, rank);
 
-			if (token >= order->num_tokens)
+			if (ENGRAM_MUTATE(58, token >= order->num_tokens, 0))
 				memset(out, 0, length * sizeof(*out));
 			else
 				memcpy(out, order->gathered + from * order->dim,
