@@ -52,7 +52,10 @@ $(KERNELS_GPU_TEST_SO): $(GPU_SHIM_TEST_OBJ) $$(KERNELS_TEST_OBJ) \
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -shared -o $@ $^ $(GPU_LDLIBS)
 
+# The sanitizers take address space that CUDA wants: built, but not run.
+ifeq ($(SANITIZE),)
 CHECK_TESTS += $(GPU_TESTS)
+endif
 CHECK_DEPS += $(GPU_TESTS) $(KERNELS_GPU_TEST_SO)
 
 .PHONY: gpu-tests
