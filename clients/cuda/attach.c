@@ -141,8 +141,8 @@ static enum engram_status allocate_copies(struct engram_cuda_table *t,
 static void free_copies(struct engram_cuda_table *t)
 {
 	for (uint32_t i = 0; t->copies && i < t->ranges.mappings; i++)
-		if (t->copies[i] && cudaFree(t->copies[i]))
-			cudaGetLastError(); /* a lost context has freed it */
+		if (t->copies[i])
+			engram_cuda_ignore(cudaFree(t->copies[i]));
 	free(t->copies);
 }
 

@@ -89,7 +89,7 @@ enum engram_status cuda_upload(void *device, const void *host, uint64_t bytes,
 	if (!status)
 		status = engram_cuda_status(cudaStreamSynchronize(stream),
 					    "copying to the device", err);
-	cudaStreamDestroy(stream);
+	engram_cuda_ignore(cudaStreamDestroy(stream));
 	return status;
 }
 
@@ -127,7 +127,7 @@ enum engram_status cuda_block_make(struct engram_cuda_table *t,
 
 void cuda_block_free(struct engram_cuda_table *t)
 {
-	if (t->block && cudaFree(t->block))
-		cudaGetLastError(); /* a lost context has freed it */
+	if (t->block)
+		engram_cuda_ignore(cudaFree(t->block));
 	t->block = NULL;
 }

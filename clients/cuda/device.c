@@ -20,7 +20,8 @@ enum engram_status cuda_enter(struct cuda_scope *scope, int device,
 		status = engram_cuda_status(cudaSetDevice(device),
 					    "cudaSetDevice", err);
 	if (status)
-		cudaThreadExchangeStreamCaptureMode(&scope->mode);
+		engram_cuda_ignore(
+			cudaThreadExchangeStreamCaptureMode(&scope->mode));
 	return status;
 }
 
@@ -30,6 +31,6 @@ void cuda_leave(const struct cuda_scope *scope)
 
 	/* Both succeeded before; should they not now, the caller's own next
 	 * call says so. */
-	cudaSetDevice(scope->device);
-	cudaThreadExchangeStreamCaptureMode(&mode);
+	engram_cuda_ignore(cudaSetDevice(scope->device));
+	engram_cuda_ignore(cudaThreadExchangeStreamCaptureMode(&mode));
 }

@@ -182,7 +182,7 @@ enum engram_status cuda_register_next(struct cuda_ranges *ranges, int read_only,
 		return failed(code, "cudaHostRegister", range, err);
 	status = check_address(range, err);
 	if (status) {
-		cudaHostUnregister(range->address);
+		engram_cuda_ignore(cudaHostUnregister(range->address));
 		return status;
 	}
 	ranges->registered++;
@@ -193,10 +193,7 @@ void cuda_unregister(struct cuda_ranges *ranges)
 {
 	while (ranges->registered) {
 		ranges->registered--;
-		/* After a fault of a kernel the whole context is lost, its
-		 * registrations with it. */
-		if (cudaHostUnregister(
-			    ranges->list[ranges->registered].address))
-			cudaGetLastError();
+		engram_cuda_ignore(cudaHostUnregister(
+			ranges->list[ranges->registered].address));
 	}
 }

@@ -35,6 +35,12 @@ enum engram_status engram_cuda_status(cudaError_t code, const char *what,
 	return ENGRAM_ECUDA;
 }
 
+void engram_cuda_ignore(cudaError_t code)
+{
+	if (code != cudaSuccess)
+		cudaGetLastError();
+}
+
 enum engram_status engram_cuda_launched(const char *kernel,
 					struct engram_error *err)
 {

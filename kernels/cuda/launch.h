@@ -17,6 +17,10 @@ extern "C" {
 enum engram_status engram_cuda_status(cudaError_t code, const char *what,
 				      struct engram_error *err);
 
+/* For what is done on the way out, where a failure changes nothing (a lost
+ * context has let go of all it had): the error is consumed. */
+void engram_cuda_ignore(cudaError_t code);
+
 /* Of the launch just made. */
 enum engram_status engram_cuda_launched(const char *kernel,
 					struct engram_error *err);

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fake_cuda.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct fake_cuda fake_cuda = {
+	.lock = PTHREAD_MUTEX_INITIALIZER,
+	.released = PTHREAD_COND_INITIALIZER,
+};
+static _Thread_local enum cudaStreamCaptureMode mode =
+	cudaStreamCaptureModeGlobal;
+static _Thread_local cudaError_t last;
+
+void fake_cuda_reset(void)
+{
+	pthread_mutex_lock(&fake_cuda.lock);
+	fake_cuda.registers = fake_cuda.same_address = 1;
+	fake_cuda.read_only = 1;
+	fake_cuda.registered_ever = 0;
+	fake_cuda.calls = fake_cuda.fail_at = 0;
+	fake_cuda.strict_calls = fake_cuda.hold = 0;
+	fake_cuda.pending_errors = 0;
+	pthread_mutex_unlock(&fake_cuda.lock);
+	last = cudaSuccess;
+}
+
+void fake_cuda_release(void)
+{
+	pthread_mutex_lock(&fake_cuda.lock);
+	fake_cuda.hold = 0;
+	pthread_cond_broadcast(&fake_cuda.released);
+	pthread_mutex_unlock(&fake_cuda.lock);
+}
+
+static cudaError_t failing(cudaError_t error)
+{
+	if (error) {
+		if (!last)
+			fake_cuda.pending_errors++;
+		last = error;
+	}
+	return error;
+}
+
+/* Begin a call, with the lock held: may it succeed? */
+static cudaError_t begin(int safe)
+{
+	pthread_mutex_lock(&fake_cuda.lock);
+	fake_cuda.calls++;
+	if (!safe && mode != cudaStreamCaptureModeRelaxed)
+		fake_cuda.strict_calls++;
+	if (fake_cuda.calls == fake_cuda.fail_at)
+		return failing(fake_cuda.error);
+	return cudaSuccess;
+}
+
+static cudaError_t end(cudaError_t error)
+{
+	pthread_mutex_unlock(&fake_cuda.lock);
+	return error;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+	cudaError_t error = last;
+
+	pthread_mutex_lock(&fake_cuda.lock);
+	if (error)
+		fake_cuda.pending_errors--;
+	pthread_mutex_unlock(&fake_cuda.lock);
+	last = cudaSuccess;
+	return error;
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+	return error ? "cudaErrorFake" : "cudaSuccess";
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+	return error ? "made to fail" : "no error";
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *m)
+{
+	enum cudaStreamCaptureMode before = mode;
+	cudaError_t error = begin(1);
+
+	if (!error) {
+		mode = *m;
+		*m = before;
+	}
+	return end(error);
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+	*device = 0;
+	return end(begin(1));
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+	cudaError_t error = begin(1);
+
+	if (!error && device)
+		error = failing(cudaErrorInvalidDevice);
+	return end(error);
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute,
+				   int device)
+{
+	cudaError_t error = begin(1);
+
+	(void)device;
+	switch (attribute) {
+	case cudaDevAttrHostRegisterSupported:
+		*value = fake_cuda.registers;
+		break;
+	case cudaDevAttrCanUseHostPointerForRegisteredMem:
+		*value = fake_cuda.same_address;
+		break;
+	case cudaDevAttrHostRegisterReadOnlySupported:
+		*value = fake_cuda.read_only;
+		break;
+	default:
+		*value = 1;
+	}
+	return end(error);
+}
+
+static int overlap(const struct fake_range *a, const char *address,
+		   size_t bytes)
+{
+	return a->address < address + bytes && address < a->address + a->bytes;
+}
+
+cudaError_t cudaHostRegister(void *address, size_t bytes, unsigned int flags)
+{
+	cudaError_t error = begin(0);
+
+	while (fake_cuda.hold)
+		pthread_cond_wait(&fake_cuda.released, &fake_cuda.lock);
+	for (int i = 0; i < fake_cuda.num_ranges && !error; i++)
+		if (overlap(&fake_cuda.ranges[i], address, bytes))
+			error = failing(cudaErrorHostMemoryAlreadyRegistered);
+	if (!error && (flags & cudaHostRegisterReadOnly) &&
+	    !fake_cuda.read_only)
+		error = failing(cudaErrorNotSupported);
+	if (!error) {
+		assert(fake_cuda.num_ranges < 256);
+		fake_cuda.ranges[fake_cuda.num_ranges++] =
+			(struct fake_range){address, bytes, flags};
+		fake_cuda.registered_ever++;
+	}
+	return end(error);
+}
+
+cudaError_t cudaHostUnregister(void *address)
+{
+	cudaError_t error = begin(0);
+	int i = 0;
+
+	while (i < fake_cuda.num_ranges &&
+	       fake_cuda.ranges[i].address != address)
+		i++;
+	if (i == fake_cuda.num_ranges)
+		return end(failing(cudaErrorHostMemoryNotRegistered));
+	/* pages that are gone can not be unpinned */
+	for (size_t at = 0; at < fake_cuda.ranges[i].bytes; at += 4096)
+		(void)*(volatile char *)(fake_cuda.ranges[i].address + at);
+	fake_cuda.ranges[i] = fake_cuda.ranges[--fake_cuda.num_ranges];
+	return end(error);
+}
+
+cudaError_t cudaHostGetDevicePointer(void **device, void *host,
+				     unsigned int flags)
+{
+	cudaError_t error = begin(1);
+
+	(void)flags;
+	*device = fake_cuda.same_address < 2 ? host : (char *)host + 4096;
+	return end(error);
+}
+
+/* ---- memory and streams ---- */
+
+cudaError_t cudaMalloc(void **out, size_t bytes)
+{
+	cudaError_t error = begin(0);
+
+	if (!error) {
+		*out = malloc(bytes ? bytes : 1);
+		assert(*out);
+		fake_cuda.allocations++;
+	}
+	return end(error);
+}
+
+cudaError_t cudaFree(void *memory)
+{
+	cudaError_t error = begin(0);
+
+	if (memory) {
+		free(memory);
+		fake_cuda.allocations--;
+	}
+	return end(error);
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
+			    enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+	cudaError_t error = begin(1);
+
+	(void)kind;
+	(void)stream;
+	if (!error)
+		memcpy(to, from, bytes);
+	return end(error);
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
+		       enum cudaMemcpyKind kind)
+{
+	return cudaMemcpyAsync(to, from, bytes, kind, NULL);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned int flags)
+{
+	cudaError_t error = begin(0);
+
+	(void)flags;
+	if (!error) {
+		*out = malloc(1);
+		assert(*out);
+		fake_cuda.streams++;
+	}
+	return end(error);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+	cudaError_t error = begin(0);
+
+	free(stream);
+	fake_cuda.streams--;
+	return end(error);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+	(void)stream;
+	return end(begin(0));
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+	return end(begin(0));
+}

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+# libengram_cuda against a sidecar of the tests' own, with a fake CUDA runtime;
+# and test_cuda_attach once more for a GPU.
+ifneq ($(HAVE_CUDA),)
+CUDA_TEST_SRC := $(wildcard tests/cuda/test_*.c)
+CUDA_TEST_BIN := $(patsubst tests/cuda/%.c,$B/tests/%,$(CUDA_TEST_SRC))
+CUDA_FAKE_OBJ := $(call objs,$(wildcard tests/cuda/fake_*.c))
+CUDA_TABLE_OBJ := $(call objs,$(addprefix clients/cuda/,attach.c block.c \
+		    device.c prepare.c register.c table.c))
+CUDA_TEST_FLAGS := $(CUDA_CPPFLAGS) -Itests/client -Ikernels/cuda -DFAKE_CUDA
+$(CUDA_FAKE_OBJ) $(CUDA_TEST_SRC:%.c=$B/obj/%.o): EXTRA_CFLAGS := \
+	$(CUDA_TEST_FLAGS)
+$(CUDA_TEST_BIN): $B/tests/%: $B/obj/tests/cuda/%.o $(CUDA_FAKE_OBJ) \
+		$(CUDA_TABLE_OBJ) $B/obj/kernels/cuda/launch.o \
+		$B/obj/tests/client/fake.o $$(LIBCLIENT) $$(LIBKERNELS) \
+		$$(LIBSHM)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBENGRAM_LDLIBS) \
+		$(call pkg_libs,cmocka)
+CHECK_TESTS += $(CUDA_TEST_BIN)
+CHECK_DEPS += $(CUDA_TEST_BIN)
+
+# The sanitizers take address space that CUDA wants.
+ifeq ($(SANITIZE)$(COVERAGE),)
+GPU_ATTACH := $B/tests/gpu_attach
+$B/obj-gpu/tests/cuda/test_cuda_attach.o: tests/cuda/test_cuda_attach.c
+	$(call say,CC,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(BASE_CFLAGS) $(CFLAGS) $(CUDA_CPPFLAGS) \
+		-Itests/client -MMD -MP -c -o $@ $<
+-include $B/obj-gpu/tests/cuda/test_cuda_attach.d
+$(GPU_ATTACH): $B/obj-gpu/tests/cuda/test_cuda_attach.o $(CUDA_TABLE_OBJ) \
+		$B/obj/tests/client/fake.o $(LIBKERNELS_CUDA) $$(LIBCLIENT) \
+		$$(LIBKERNELS) $$(LIBSHM)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ $(LIBENGRAM_LDLIBS) $(CUDA_LDLIBS) \
+		$(call pkg_libs,cmocka)
+CHECK_TESTS += $(GPU_ATTACH)
+CHECK_DEPS += $(GPU_ATTACH)
+endif
+endif
