@@ -80,7 +80,9 @@ HAVE_CUDA := $(if $(filter-out 0,$(CUDA)),$(shell $(NVCC) --version \
 	>/dev/null 2>&1 && command -v g++))
 comma := ,
 CUDA_CPPFLAGS := -isystem $(CUDA_HOME)/include
-CUDA_LDLIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+# The host side of kernels guards statics as C++ does.
+CUDA_LDLIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt \
+	-Wl,--as-needed -lstdc++
 # No fused multiply-add that is not written down: as on the CPU.
 CUDA_FLAGS = -std=c++17 -O3 -lineinfo -fmad=false -Xptxas -warn-spills \
 	--expt-relaxed-constexpr $(if $(WERROR),-Werror all-warnings) \

@@ -57,7 +57,7 @@ enum engram_status engram_cuda_write_slots(
 
 /*
  * What a lookup reads, in device memory at an address that stays: a kernel
- * takes pointers, strides, row range and tensor scale from here when it
+ * takes pointers, row range and tensor scale from here when it
  * runs, so that a captured graph follows when they are changed in stream
  * order.
  */
@@ -67,8 +67,12 @@ struct engram_cuda_descriptor {
 };
 
 struct engram_cuda_source {
-	/* dtype, scale scheme, dim and block size; without a descriptor also
-	 * the rest */
+	/*
+	 * With a descriptor: dtype, scale scheme, dim, block size and strides,
+	 * which the descriptor's must equal.  Of the pointers only their
+	 * alignment counts, which the descriptor's must have too (NULL: 16
+	 * bytes).
+	 */
 	struct engram_rows rows;
 	const struct engram_cuda_descriptor *descriptor; /* or NULL */
 	/* Non-zero: the rows are in device memory, so that more of the device

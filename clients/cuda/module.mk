@@ -23,7 +23,7 @@ $(LIBENGRAM_CUDA_REAL): $(LIBENGRAM_CUDA_MAP) $(CUDA_CLIENT_OBJ) \
 		$(if $(SANFLAGS),,-Wl,-z,defs) -Wl,-rpath,'$$ORIGIN' -o $@ \
 		$(CUDA_CLIENT_OBJ) -Wl,--whole-archive $(LIBKERNELS_CUDA) \
 		-Wl,--no-whole-archive -L$B/lib -lengram $(LIBKERNELS) \
-		$(CUDA_LDLIBS) -lstdc++ -lm
+		$(CUDA_LDLIBS) -lm
 $(LIBENGRAM_CUDA_SO): $(LIBENGRAM_CUDA_REAL)
 	$(Q)ln -sf $(notdir $<) $(@D)/$(LIBENGRAM_CUDA_SONAME)
 	$(Q)ln -sf $(LIBENGRAM_CUDA_SONAME) $@

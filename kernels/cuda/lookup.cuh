@@ -43,8 +43,6 @@ static __device__ __forceinline__ struct engram_rows rows_now(
 
 		rows.codes = now->codes;
 		rows.scales = now->scales;
-		rows.code_stride_bytes = now->code_stride_bytes;
-		rows.scale_stride_bytes = now->scale_stride_bytes;
 		rows.row_begin = now->row_begin;
 		rows.row_end = now->row_end;
 		rows.tensor_scale = now->tensor_scale;

@@ -12,8 +12,7 @@ GPU_GRAPH_OBJ := $(call objs,$(wildcard tests/gpu/graph_*.c) \
 		   tests/gpu/random.c)
 GPU_CLOSE_OBJ := $(call objs,tests/golden/gate_close.c)
 GPU_LIBS = $(LIBKERNELS_CUDA) $(LIBKERNELS) $(LIBSHM)
-# The stubs of kernels with large arguments guard statics as C++ does.
-GPU_LDLIBS = $(CUDA_LDLIBS) -lstdc++ -lm
+GPU_LDLIBS = $(CUDA_LDLIBS) -lm
 GPU_CFLAGS := $(CUDA_CPPFLAGS) -Itests/gpu -Itests/golden
 $B/obj/tests/gpu/%.o $B/obj-test/tests/gpu/%.o: EXTRA_CFLAGS := $(GPU_CFLAGS)
 

@@ -60,6 +60,9 @@ static void copy_rows(struct shim_call *call, struct engram_rows *rows,
 				  : shim_in(call, &scale_array);
 }
 
+/* What the kernels may know of a pointer in a descriptor. */
+#define ALIGNMENT 16
+
 static struct engram_cuda_source source_of(
 	struct shim_call *call, const struct engram_rows *rows,
 	struct engram_cuda_descriptor *descriptor)
@@ -74,13 +77,13 @@ static struct engram_cuda_source source_of(
 	descriptor->rows = source.rows;
 	descriptor->generation = 1;
 	source.descriptor = shim_in(call, &array);
-	/* the rest has to come from the descriptor */
-	source.rows = (struct engram_rows){
-		.dtype = rows->dtype,
-		.scale_scheme = rows->scale_scheme,
-		.dim = rows->dim,
-		.block_size = rows->block_size,
-	};
+	/* the range and where the rows are must come from the descriptor */
+	source.rows.codes =
+		(const void *)((uintptr_t)source.rows.codes % ALIGNMENT);
+	source.rows.scales =
+		(const void *)((uintptr_t)source.rows.scales % ALIGNMENT);
+	source.rows.row_begin = source.rows.row_end = 0;
+	source.rows.tensor_scale = 0;
 	return source;
 }
 

@@ -142,7 +142,9 @@ static void enqueue_layer(struct device *d, int layer)
 		.rows = {.dtype = r->dtype,
 			 .scale_scheme = r->scale_scheme,
 			 .dim = r->dim,
-			 .block_size = r->block_size},
+			 .block_size = r->block_size,
+			 .code_stride_bytes = r->code_stride_bytes,
+			 .scale_stride_bytes = r->scale_stride_bytes},
 		.descriptor = &d->descriptors[layer],
 	};
 	struct engram_lookup_args lookup = lookup_args(&d->at, layer);
