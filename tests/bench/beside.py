@@ -19,6 +19,7 @@ class Work:
     def __init__(self, name, count, operation, bytes_moved=0, flops=0):
         self.name, self.count = name, count
         self.bytes_moved, self.flops = bytes_moved, flops
+        self._operation = operation  # holds the tensors of the graph
         self._graph = measure.capture(
             lambda: [operation(i) for i in range(count)])
 

@@ -363,28 +363,28 @@ static enum engram_status peek_all_gather(void *context, const void *send,
 static void enqueue(struct device_model *d, cudaStream_t stream)
 {
 	struct peek peeks[LOOPBACK_MAX];
+	struct engram_comm comms[LOOPBACK_MAX];
+	struct engram_cuda_layer layers[LOOPBACK_MAX];
 	struct engram_error err;
 
 	for (uint32_t rank = 0; rank < d->m->s.size; rank++) {
-		struct part *part = &d->parts[rank];
-
-		OK(engram_cuda_layer_fetch(&part->layer, &part->batch, stream,
-					   &err),
-		   &err);
-	}
-	for (uint32_t rank = 0; rank < d->m->s.size; rank++) {
-		struct part *part = &d->parts[rank];
-		struct engram_cuda_layer layer = part->layer;
-		struct engram_comm comm = {.rank = rank,
-					   .size = d->m->s.size,
-					   .all_gather = peek_all_gather,
-					   .context = &peeks[rank]};
-
 		peeks[rank] = (struct peek){d, rank};
-		layer.comm = &comm;
-		OK(engram_cuda_layer_finish(&layer, &part->batch, stream, &err),
-		   &err);
+		comms[rank] =
+			(struct engram_comm){.rank = rank,
+					     .size = d->m->s.size,
+					     .all_gather = peek_all_gather,
+					     .context = &peeks[rank]};
+		layers[rank] = d->parts[rank].layer;
+		layers[rank].comm = &comms[rank];
 	}
+	for (uint32_t rank = 0; rank < d->m->s.size; rank++)
+		OK(engram_cuda_layer_fetch(&layers[rank], &d->parts[rank].batch,
+					   stream, &err),
+		   &err);
+	for (uint32_t rank = 0; rank < d->m->s.size; rank++)
+		OK(engram_cuda_layer_finish(
+			   &layers[rank], &d->parts[rank].batch, stream, &err),
+		   &err);
 }
 
 static void next_batch(struct device_model *d, struct layer_model *m,
