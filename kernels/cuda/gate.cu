@@ -9,8 +9,9 @@
 #include "rows.cuh"
 
 #define WARP	    32
+#define VECTORS	    2	/* of 8 elements, for each thread */
+#define FEW_THREADS 320 /* of a dim of 5120: three blocks a multiprocessor */
 #define MAX_THREADS 1024
-#define MAX_VECTORS 2 /* of 8 elements, for each thread */
 
 struct gate_task {
 	struct engram_gate_args args;
@@ -32,29 +33,30 @@ static __device__ __forceinline__ void widen(uint4 from, float *to)
 	}
 }
 
-/* The block's sums, for every thread; in an order that depends on the number
- * of threads alone. */
-static __device__ struct sums sum_block(struct sums part)
+static __device__ __forceinline__ struct sums sum_warp(struct sums part)
 {
-	__shared__ struct sums warps[MAX_THREADS / WARP];
-	uint32_t lane = threadIdx.x % WARP, count = blockDim.x / WARP;
-
-	for (int half = WARP / 2; half; half /= 2) {
-		part.hidden += __shfl_xor_sync(~0u, part.hidden, half);
-		part.key += __shfl_xor_sync(~0u, part.key, half);
-		part.dot += __shfl_xor_sync(~0u, part.dot, half);
-	}
-	__syncthreads(); /* the sums before have been read */
-	if (!lane)
-		warps[threadIdx.x / WARP] = part;
-	__syncthreads();
-	part = lane < count ? warps[lane] : (struct sums){0, 0, 0};
 	for (int half = WARP / 2; half; half /= 2) {
 		part.hidden += __shfl_xor_sync(~0u, part.hidden, half);
 		part.key += __shfl_xor_sync(~0u, part.key, half);
 		part.dot += __shfl_xor_sync(~0u, part.dot, half);
 	}
 	return part;
+}
+
+/* The block's sums, for every thread; in an order that depends on the number
+ * of threads alone.  `turn` alternates, so that nobody writes what is still
+ * being read. */
+static __device__ struct sums sum_block(struct sums part, int turn)
+{
+	__shared__ struct sums warps[2][MAX_THREADS / WARP];
+	uint32_t lane = threadIdx.x % WARP, count = blockDim.x / WARP;
+
+	part = sum_warp(part);
+	if (!lane)
+		warps[turn][threadIdx.x / WARP] = part;
+	__syncthreads();
+	part = lane < count ? warps[turn][lane] : (struct sums){0, 0, 0};
+	return sum_warp(part);
 }
 
 /* How far the gate of a token is open. */
@@ -72,95 +74,134 @@ static __device__ float open_gate(const struct engram_gate_args &args,
 				args.clamp);
 }
 
-/* Rows of whole, aligned vectors, VECTORS of them a thread. */
-template <int VECTORS>
-static __global__ void __launch_bounds__(MAX_THREADS)
-	gate_vectors(const __grid_constant__ struct gate_task task)
+/* What a thread reads of a token. */
+struct piece {
+	uint4 hidden[VECTORS], key[VECTORS], value[VECTORS];
+};
+
+static __device__ __forceinline__ struct piece load_piece(
+	const struct engram_gate_args &args, int64_t token, uint32_t copy)
 {
-	const struct engram_gate_args &args = task.args;
-	uint32_t copy = blockIdx.x % args.hc_mult;
-	uint32_t vectors = args.dim / 8;
+	const uint16_t *row = args.hidden + token * args.hidden_stride[0] +
+			      copy * args.hidden_stride[1];
+	const uint16_t *kv = args.kv + token * args.kv_stride[0];
+	const uint4 *hidden = (const uint4 *)row;
+	const uint4 *key = (const uint4 *)(kv + (int64_t)copy * args.dim);
+	const uint4 *value =
+		(const uint4 *)(kv + (int64_t)args.hc_mult * args.dim);
 	const uint4 none = make_uint4(0, 0, 0, 0);
-	float qk[VECTORS][8];
+	int has_kv = token < args.num_kv_tokens;
+	struct piece piece;
 
 #pragma unroll
 	for (int v = 0; v < VECTORS; v++) {
 		uint32_t at = v * blockDim.x + threadIdx.x;
-		float q[8] = {}, k[8] = {};
+		int mine = at < args.dim / 8;
 
-		if (at < vectors) {
-			widen(((const uint4 *)(args.q_weight +
-					       copy * args.q_stride[0]))[at],
-			      q);
-			widen(((const uint4 *)(args.k_weight +
-					       copy * args.k_stride[0]))[at],
-			      k);
+		piece.hidden[v] = mine ? hidden[at] : none;
+		piece.key[v] = mine && has_kv ? __ldcs(key + at) : none;
+		piece.value[v] = mine && has_kv ? __ldg(value + at) : none;
+	}
+	return piece;
+}
+
+static __device__ __forceinline__ struct sums sum_piece(
+	const struct piece &piece, const float (*qk)[8])
+{
+	struct sums sums = {0, 0, 0};
+
+#pragma unroll
+	for (int v = 0; v < VECTORS; v++) {
+		float h[8], key[8];
+
+		widen(piece.hidden[v], h);
+		widen(piece.key[v], key);
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			sums.hidden = fmaf(h[i], h[i], sums.hidden);
+			sums.key = fmaf(key[i], key[i], sums.key);
+			sums.dot = fmaf(h[i] * qk[v][i], key[i], sums.dot);
+		}
+	}
+	return sums;
+}
+
+static __device__ __forceinline__ uint32_t add_gated(uint32_t hidden,
+						     uint32_t value, float gate)
+{
+	return engram_bf16x2(
+		engram_float_of_bits(hidden << 16) +
+			gate * engram_float_of_bits(value << 16),
+		engram_float_of_bits(hidden & 0xffff0000u) +
+			gate * engram_float_of_bits(value & 0xffff0000u));
+}
+
+static __device__ __forceinline__ void store_piece(const struct gate_task &task,
+						   int64_t token, uint32_t copy,
+						   const struct piece &piece,
+						   float gate)
+{
+	uint4 *out = (uint4 *)(task.out + token * task.args.out_stride[0] +
+			       copy * task.args.out_stride[1]);
+
+#pragma unroll
+	for (int v = 0; v < VECTORS; v++) {
+		uint32_t at = v * blockDim.x + threadIdx.x;
+		uint4 h = piece.hidden[v], value = piece.value[v];
+
+		if (at < task.args.dim / 8)
+			__stcs(out + at,
+			       make_uint4(add_gated(h.x, value.x, gate),
+					  add_gated(h.y, value.y, gate),
+					  add_gated(h.z, value.z, gate),
+					  add_gated(h.w, value.w, gate)));
+	}
+}
+
+/* q * k of this thread's elements. */
+static __device__ __forceinline__ void load_weights(
+	const struct engram_gate_args &args, uint32_t copy, float (*qk)[8])
+{
+	const uint4 *q =
+		(const uint4 *)(args.q_weight + copy * args.q_stride[0]);
+	const uint4 *k =
+		(const uint4 *)(args.k_weight + copy * args.k_stride[0]);
+
+#pragma unroll
+	for (int v = 0; v < VECTORS; v++) {
+		uint32_t at = v * blockDim.x + threadIdx.x;
+		float qs[8] = {}, ks[8] = {};
+
+		if (at < args.dim / 8) {
+			widen(q[at], qs);
+			widen(k[at], ks);
 		}
 #pragma unroll
 		for (int i = 0; i < 8; i++)
-			qk[v][i] = q[i] * k[i];
+			qk[v][i] = qs[i] * ks[i];
 	}
-	for (int64_t token = blockIdx.x / args.hc_mult; token < args.num_tokens;
-	     token += gridDim.x / args.hc_mult) {
-		const uint4 *hidden =
-			(const uint4 *)(args.hidden +
-					token * args.hidden_stride[0] +
-					copy * args.hidden_stride[1]);
-		const uint16_t *kv = args.kv + token * args.kv_stride[0];
-		const uint4 *key =
-			(const uint4 *)(kv + (int64_t)copy * args.dim);
-		const uint4 *value =
-			(const uint4 *)(kv + (int64_t)args.hc_mult * args.dim);
-		uint4 *out = (uint4 *)(task.out + token * args.out_stride[0] +
-				       copy * args.out_stride[1]);
-		int has_kv = token < args.num_kv_tokens;
-		uint4 h[VECTORS], val[VECTORS];
-		struct sums sums = {0, 0, 0};
-		float gate;
+}
 
-#pragma unroll
-		for (int v = 0; v < VECTORS; v++) {
-			uint32_t at = v * blockDim.x + threadIdx.x;
-			int mine = at < vectors;
-			uint4 k = mine && has_kv ? __ldcs(key + at) : none;
-			float hf[8], kf[8];
+/* Rows of whole, aligned vectors. */
+template <int THREADS>
+static __global__ void __launch_bounds__(THREADS,
+					 THREADS == FEW_THREADS ? 3 : 1)
+	gate_vectors(const __grid_constant__ struct gate_task task)
+{
+	const struct engram_gate_args &args = task.args;
+	uint32_t copy = blockIdx.x % args.hc_mult;
+	int64_t token = blockIdx.x / args.hc_mult;
+	int64_t step = gridDim.x / args.hc_mult;
+	float qk[VECTORS][8];
 
-			h[v] = mine ? hidden[at] : none;
-			val[v] = mine && has_kv ? __ldg(value + at) : none;
-			widen(h[v], hf);
-			widen(k, kf);
-#pragma unroll
-			for (int i = 0; i < 8; i++) {
-				sums.hidden = fmaf(hf[i], hf[i], sums.hidden);
-				sums.key = fmaf(kf[i], kf[i], sums.key);
-				sums.dot =
-					fmaf(hf[i] * qk[v][i], kf[i], sums.dot);
-			}
-		}
-		gate = open_gate(args, token, has_kv, sum_block(sums));
-#pragma unroll
-		for (int v = 0; v < VECTORS; v++) {
-			uint32_t at = v * blockDim.x + threadIdx.x;
-			float hf[8], vf[8];
+	load_weights(args, copy, qk);
+	for (int turn = 0; token < args.num_tokens; turn ^= 1, token += step) {
+		struct piece piece = load_piece(args, token, copy);
+		struct sums sums = sum_block(sum_piece(piece, qk), turn);
 
-			widen(h[v], hf);
-			widen(val[v], vf);
-			if (at < vectors)
-				__stcs(out + at,
-				       make_uint4(
-					       engram_bf16x2(
-						       hf[0] + gate * vf[0],
-						       hf[1] + gate * vf[1]),
-					       engram_bf16x2(
-						       hf[2] + gate * vf[2],
-						       hf[3] + gate * vf[3]),
-					       engram_bf16x2(
-						       hf[4] + gate * vf[4],
-						       hf[5] + gate * vf[5]),
-					       engram_bf16x2(
-						       hf[6] + gate * vf[6],
-						       hf[7] + gate * vf[7])));
-		}
+		store_piece(task, token, copy, piece,
+			    open_gate(args, token, token < args.num_kv_tokens,
+				      sums));
 	}
 }
 
@@ -173,8 +214,10 @@ static __global__ void __launch_bounds__(MAX_THREADS)
 	const uint16_t *q = args.q_weight + copy * args.q_stride[0];
 	const uint16_t *k = args.k_weight + copy * args.k_stride[0];
 
-	for (int64_t token = blockIdx.x / args.hc_mult; token < args.num_tokens;
-	     token += gridDim.x / args.hc_mult) {
+	int64_t token = blockIdx.x / args.hc_mult;
+	int64_t step = gridDim.x / args.hc_mult;
+
+	for (int turn = 0; token < args.num_tokens; turn ^= 1, token += step) {
 		const uint16_t *hidden = args.hidden +
 					 token * args.hidden_stride[0] +
 					 copy * args.hidden_stride[1];
@@ -203,7 +246,7 @@ static __global__ void __launch_bounds__(MAX_THREADS)
 				engram_bf16_to_float(k[i * args.k_stride[1]]) *
 				key;
 		}
-		gate = open_gate(args, token, has_kv, sum_block(sums));
+		gate = open_gate(args, token, has_kv, sum_block(sums, turn));
 		for (int64_t i = threadIdx.x; i < args.dim; i += blockDim.x) {
 			float h = engram_bf16_to_float(
 				hidden[i * args.hidden_stride[2]]);
@@ -228,7 +271,7 @@ static int vector_aligned(const void *pointer, int64_t stride)
 
 static int in_vectors(const struct engram_gate_args *a, const uint16_t *out)
 {
-	return a->dim % 8 == 0 && a->dim <= 8 * MAX_THREADS * MAX_VECTORS &&
+	return a->dim % 8 == 0 && a->dim <= 8 * MAX_THREADS * VECTORS &&
 	       a->hidden_stride[2] == 1 && a->kv_stride[1] == 1 &&
 	       a->q_stride[1] == 1 && a->k_stride[1] == 1 &&
 	       a->out_stride[2] == 1 &&
@@ -241,12 +284,6 @@ static int in_vectors(const struct engram_gate_args *a, const uint16_t *out)
 	       vector_aligned(out, a->out_stride[1]);
 }
 
-/* One vector a thread is fastest up to the 640 threads of a dim of 5120. */
-static int vectors_each(uint32_t dim)
-{
-	return dim / 8 <= 640 ? 1 : MAX_VECTORS;
-}
-
 static unsigned int threads_for(uint32_t count, int each)
 {
 	uint32_t threads = (count + each - 1) / each;
@@ -255,21 +292,36 @@ static unsigned int threads_for(uint32_t count, int each)
 	return threads > MAX_THREADS ? MAX_THREADS : threads;
 }
 
-static void start(const struct gate_task *task, unsigned int copies_at_once,
+/* Four times what the device holds at once, so that none ends much later than
+ * the rest; as many for each copy, and no more than there are tokens. */
+static unsigned int blocks_for(const struct engram_gate_args *args,
+			       unsigned int threads, int multiprocessors)
+{
+	unsigned int each = 12 * FEW_THREADS / threads;
+	int64_t tokens = ((int64_t)multiprocessors * each + args->hc_mult - 1) /
+			 args->hc_mult;
+
+	if (tokens > args->num_tokens)
+		tokens = args->num_tokens;
+	return (unsigned int)(tokens * args->hc_mult);
+}
+
+static void start(const struct gate_task *task, int multiprocessors,
 		  engram_stream stream)
 {
 	const struct engram_gate_args *args = &task->args;
-	int each = vectors_each(args->dim);
-	unsigned int blocks = copies_at_once * args->hc_mult;
-	unsigned int threads = threads_for(args->dim / 8, each);
+	int vectors = in_vectors(args, task->out);
+	unsigned int threads = vectors ? threads_for(args->dim / 8, VECTORS)
+				       : threads_for(args->dim, 4);
+	unsigned int blocks = blocks_for(args, threads, multiprocessors);
 
-	if (!in_vectors(args, task->out))
-		gate_elements<<<blocks, threads_for(args->dim, 4), 0, stream>>>(
-			*task);
-	else if (each == 1)
-		gate_vectors<1><<<blocks, threads, 0, stream>>>(*task);
+	if (!vectors)
+		gate_elements<<<blocks, threads, 0, stream>>>(*task);
+	else if (threads <= FEW_THREADS)
+		gate_vectors<FEW_THREADS>
+			<<<blocks, threads, 0, stream>>>(*task);
 	else
-		gate_vectors<MAX_VECTORS>
+		gate_vectors<MAX_THREADS>
 			<<<blocks, threads, 0, stream>>>(*task);
 }
 
@@ -279,7 +331,6 @@ enum engram_status engram_cuda_gate(const struct engram_gate_args *args,
 {
 	enum engram_status status = engram_check_gate(args, out, err);
 	struct gate_task task = {};
-	int64_t tokens_at_once;
 	int multiprocessors;
 
 	if (!status)
@@ -291,12 +342,6 @@ enum engram_status engram_cuda_gate(const struct engram_gate_args *args,
 				      "call once for each part of the copies");
 	task.args = *args;
 	task.out = out;
-	/* some blocks a multiprocessor, so that loads of one overlap sums of
-	 * another */
-	tokens_at_once = ((int64_t)multiprocessors * 8 + args->hc_mult - 1) /
-			 args->hc_mult;
-	if (tokens_at_once > args->num_tokens)
-		tokens_at_once = args->num_tokens;
-	start(&task, (unsigned int)tokens_at_once, stream);
+	start(&task, multiprocessors, stream);
 	return engram_cuda_launched("gate kernel", err);
 }

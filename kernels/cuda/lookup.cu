@@ -3,10 +3,10 @@
 #include "launch.h"
 #include "lookup.cuh"
 
-/* The smallest grid that reads random rows of host memory at full speed
- * (tests/bench/README.md). */
-#define BACKGROUND_BLOCKS 4
-#define FOREGROUND_BLOCKS 16
+/* The smallest grid that reads random rows of host memory at full speed, and
+ * the one past which nothing is gained (tests/bench/README.md). */
+#define BACKGROUND_BLOCKS 2
+#define FOREGROUND_BLOCKS 8
 
 enum path {
 	PATH_256, /* dim 256 fp8, blocks of 32 */
@@ -21,7 +21,7 @@ struct plan {
 };
 
 template <enum path PATH, int ALIGN, bool WIDE, bool RAW>
-static __global__ void __launch_bounds__(ENGRAM_LOOKUP_THREADS, 1)
+static __global__ void __launch_bounds__(THREADS, 1)
 	lookup_kernel(const __grid_constant__ struct lookup_task task,
 		      uint32_t units, uint32_t tile_rows)
 {
@@ -91,7 +91,7 @@ static struct plan make_plan(const struct lookup_task *task)
 	plan.path = PATH_UNITS;
 	plan.units = rows->dim / width;
 	plan.align = common_alignment(rows, 0);
-	plan.tile_rows = WARP * ENGRAM_LOOKUP_DEPTH / plan.units;
+	plan.tile_rows = WARP * DEPTH / plan.units;
 	plan.tile_rows = plan.tile_rows < 1	 ? 1
 			 : plan.tile_rows > WARP ? WARP
 						 : plan.tile_rows;
@@ -116,7 +116,7 @@ static enum engram_status choose_blocks(const struct engram_cuda_grid *grid,
 		status = engram_cuda_multiprocessors(&multiprocessors, err);
 		if (status)
 			return status;
-		blocks = (int64_t)multiprocessors * 4;
+		blocks = (int64_t)multiprocessors * 2;
 	}
 	if (!blocks)
 		blocks = grid && grid->hint == ENGRAM_CUDA_FOREGROUND
@@ -132,12 +132,12 @@ static void start(const struct lookup_task *task, const struct plan *plan,
 {
 	if (task->out)
 		lookup_kernel<PATH, ALIGN, WIDE, false>
-			<<<blocks, ENGRAM_LOOKUP_THREADS, 0, stream>>>(
-				*task, plan->units, plan->tile_rows);
+			<<<blocks, THREADS, 0, stream>>>(*task, plan->units,
+							 plan->tile_rows);
 	else
 		lookup_kernel<PATH, ALIGN, WIDE, true>
-			<<<blocks, ENGRAM_LOOKUP_THREADS, 0, stream>>>(
-				*task, plan->units, plan->tile_rows);
+			<<<blocks, THREADS, 0, stream>>>(*task, plan->units,
+							 plan->tile_rows);
 }
 
 template <bool WIDE>

@@ -1,25 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lookup kernels.  A persistent grid of few blocks: random rows of host
- * memory come at the rate of the GPU's address translation, which some two
- * hundred rows in flight already use up, and every multiprocessor taken is
- * taken from the model.  So a warp has many rows in flight, and the ids of its
- * next rows are fetched while these are under way.
+ * The lookup kernels.  A persistent grid of few, full blocks: random rows of
+ * host memory come at the rate of the GPU's address translation, which two
+ * multiprocessors with all the loads that they can have under way use up, and
+ * every multiprocessor taken is taken from the model.  The ids of a warp's next
+ * rows are fetched while its rows are under way.
  */
 #ifndef ENGRAM_CUDA_LOOKUP_CUH
 #define ENGRAM_CUDA_LOOKUP_CUH
 
 #include "rows.cuh"
 
-/* Loads in flight for each thread. */
-#ifndef ENGRAM_LOOKUP_DEPTH
-#define ENGRAM_LOOKUP_DEPTH 8
-#endif
-#ifndef ENGRAM_LOOKUP_THREADS
-#define ENGRAM_LOOKUP_THREADS 256
-#endif
-#define WARP  32
-#define WARPS (ENGRAM_LOOKUP_THREADS / WARP)
+/* Loads in flight for each thread, and threads: with 64 registers each, what
+ * one multiprocessor holds. */
+#define DEPTH	4
+#define THREADS 1024
+#define WARP	32
+#define WARPS	(THREADS / WARP)
 
 struct lookup_task {
 	struct engram_rows rows;
@@ -166,7 +163,7 @@ static __device__ __forceinline__ void count_misses(
 			  (unsigned long long)misses);
 }
 
-/* A tile of ENGRAM_LOOKUP_DEPTH rows of 256 fp8 codes, a row at a time across
+/* A tile of DEPTH rows of 256 fp8 codes, a row at a time across
  * the warp. */
 template <bool RAW>
 static __device__ __forceinline__ void tile_of_256(
@@ -174,10 +171,10 @@ static __device__ __forceinline__ void tile_of_256(
 	int64_t first, uint32_t count, int64_t index, uint32_t lane)
 {
 	const uint8_t *codes = (const uint8_t *)rows.codes;
-	uint2 unit[ENGRAM_LOOKUP_DEPTH], scales = make_uint2(0, 0);
+	uint2 unit[DEPTH], scales = make_uint2(0, 0);
 
 #pragma unroll
-	for (int k = 0; k < ENGRAM_LOOKUP_DEPTH; k++) {
+	for (int k = 0; k < DEPTH; k++) {
 		int64_t stored = __shfl_sync(~0u, index, k);
 
 		unit[k] = make_uint2(0, 0);
@@ -186,12 +183,12 @@ static __device__ __forceinline__ void tile_of_256(
 				codes + stored * rows.code_stride_bytes +
 				lane * ENGRAM_UNIT_BYTES);
 	}
-	if (index >= 0 && lane < ENGRAM_LOOKUP_DEPTH)
+	if (index >= 0 && lane < DEPTH)
 		scales = load_unit<ENGRAM_UNIT_BYTES>(
 			(const uint8_t *)rows.scales +
 			index * rows.scale_stride_bytes);
 #pragma unroll
-	for (int k = 0; k < ENGRAM_LOOKUP_DEPTH; k++) {
+	for (int k = 0; k < DEPTH; k++) {
 		uint32_t low = __shfl_sync(~0u, scales.x, k);
 		uint32_t high = __shfl_sync(~0u, scales.y, k);
 		/* four lanes a block of 32 codes */
@@ -216,13 +213,12 @@ static __device__ __forceinline__ void tile_of_units(
 	/* elements of a unit */
 	const uint32_t width = ENGRAM_UNIT_BYTES / (WIDE ? 2 : 1);
 
-	for (uint32_t base = 0; base < count * units;
-	     base += WARP * ENGRAM_LOOKUP_DEPTH) {
-		uint2 unit[ENGRAM_LOOKUP_DEPTH];
-		uint8_t byte[ENGRAM_LOOKUP_DEPTH];
+	for (uint32_t base = 0; base < count * units; base += WARP * DEPTH) {
+		uint2 unit[DEPTH];
+		uint8_t byte[DEPTH];
 
 #pragma unroll
-		for (int k = 0; k < ENGRAM_LOOKUP_DEPTH; k++) {
+		for (int k = 0; k < DEPTH; k++) {
 			uint32_t i = base + k * WARP + lane;
 			uint32_t row = i / units, at = i % units;
 			int64_t stored = __shfl_sync(~0u, index, row % WARP);
@@ -241,7 +237,7 @@ static __device__ __forceinline__ void tile_of_units(
 					      at * width / rows.block_size);
 		}
 #pragma unroll
-		for (int k = 0; k < ENGRAM_LOOKUP_DEPTH; k++) {
+		for (int k = 0; k < DEPTH; k++) {
 			uint32_t i = base + k * WARP + lane;
 			float scale = rows.scale_scheme == ENGRAM_SCALE_TENSOR
 					      ? rows.tensor_scale

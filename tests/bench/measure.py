@@ -81,10 +81,13 @@ def _proc_value(path, key):
 
 
 def commit():
-    """The commit measured; $ENGRAM_COMMIT where there is no git."""
+    """The commit measured: $ENGRAM_COMMIT, for trees that were copied, or
+    git's."""
+    if os.environ.get("ENGRAM_COMMIT"):
+        return os.environ["ENGRAM_COMMIT"]
     head = _output("git", "rev-parse", "HEAD")
     if not head:
-        return os.environ.get("ENGRAM_COMMIT") or "unknown"
+        return "unknown"
     changed = _output("git", "status", "--porcelain", "--untracked-files=no")
     return head + ("-dirty" if changed else "")
 
