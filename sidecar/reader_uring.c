@@ -2,6 +2,7 @@
 /* Reads by io_uring, into registered buffers where the kernel takes them. */
 #include <errno.h>
 #include <liburing.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "reader.h"
@@ -13,6 +14,14 @@ struct uring_reader {
 	struct reader reader;
 	struct io_uring ring;
 };
+
+/*
+ * Rings that are open.  liburing maps and unmaps them by system calls of its
+ * own, which a build with SANITIZE=thread does not see: to it, a ring at the
+ * address where another thread's was is one piece of memory that two threads
+ * write to.  Counting them orders the end of one before the start of the next.
+ */
+static atomic_uint open_rings;
 
 static int uring_submit(struct reader *reader, struct reader_request *request)
 {
@@ -58,6 +67,7 @@ static void uring_destroy(struct reader *reader)
 {
 	struct uring_reader *u = (struct uring_reader *)reader;
 
+	atomic_fetch_sub(&open_rings, 1); /* before others can be mapped here */
 	io_uring_queue_exit(&u->ring);
 	free(u);
 }
@@ -100,6 +110,7 @@ int reader_uring_open(unsigned int depth, void *arena, size_t arena_bytes,
 		free(u);
 		return r;
 	}
+	atomic_fetch_add(&open_rings, 1);
 	u->reader.ops = &uring_ops;
 	u->reader.engine = LOADER_IO_URING;
 	/* Refused above RLIMIT_MEMLOCK; reads work all the same. */
