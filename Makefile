@@ -34,8 +34,9 @@ MANDIR ?= $(PREFIX)/share/man
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 
 PYTHON ?= /usr/bin/python3
-# The GPU part is built where nvcc and its host compiler are found; CUDA=0
-# leaves it out.  Machine code for each of CUDA_ARCHS, PTX for newer ones.
+# The GPU part is built where nvcc is found, with the g++ that it compiles host
+# code with; CUDA=0 leaves it out.  Machine code for each of CUDA_ARCHS, PTX of
+# the last for newer ones.
 CUDA ?= 1
 CUDA_HOME ?= /usr/local/cuda
 NVCC ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) nvcc)
@@ -76,9 +77,15 @@ pkg_cflags = $(shell $(PKG_CONFIG) --cflags $(1) 2>/dev/null)
 pkg_libs = $(shell $(PKG_CONFIG) --libs $(1) 2>/dev/null)
 DEP_CPPFLAGS := $(call pkg_cflags,$(DEPPKGS) cmocka)
 
-HAVE_CUDA := $(if $(filter-out 0,$(CUDA)),$(shell $(NVCC) --version \
-	>/dev/null 2>&1 && command -v g++))
 comma := ,
+# "13.0", when there is an nvcc to use; g++ comes with `make deps` then.
+CUDA_RELEASE := $(if $(filter-out 0,$(CUDA)),$(shell $(NVCC) --version \
+	2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p'))
+HAVE_CUDA := $(if $(CUDA_RELEASE),$(shell command -v g++))
+CUDA_SAYS := $(if $(filter 0,$(CUDA)),left out: CUDA=0,$(if \
+	$(CUDA_RELEASE),$(if $(HAVE_CUDA),CUDA $(CUDA_RELEASE) for \
+	$(CUDA_ARCHS),left out: no g++$(comma) which nvcc needs),left out: \
+	no nvcc in $(CUDA_HOME)/bin or PATH (CUDA_HOME=)))
 CUDA_CPPFLAGS := -isystem $(CUDA_HOME)/include
 # The host side of kernels guards statics as C++ does.
 CUDA_LDLIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt \
@@ -134,14 +141,18 @@ include clients/cuda/module.mk
 include tests/module.mk
 include config/module.mk
 
-.PHONY: all
+.PHONY: all cuda-says
 all: $$(ALL)
+# Whether the GPU part is built, once a make.
+all: cuda-says
+cuda-says:
+	$(call say,GPU,$(CUDA_SAYS))
 
 # pkg-config is asked while make reads this file, so what needs the packages
 # runs in a make of its own once they are there.
 .PHONY: deps check check-run quickstart quickstart-run
 deps:
-	@sh config/deps.sh build test
+	@sh config/deps.sh build test $(if $(CUDA_RELEASE),cuda)
 check: deps
 	$(Q)$(MAKE) --no-print-directory check-run
 quickstart: deps
@@ -153,10 +164,15 @@ check-run: all $$(CHECK_DEPS)
 quickstart-run: all $$(CHECK_DEPS)
 	$(Q)ENGRAM_BUILD=$B $(PYTHON) tests/quickstart/run.py
 
-$B/obj/%.o: %.cu
+$B/obj/%.o: %.cu $B/obj/cuda-flags
 	$(call say,NVCC,$<)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(NVCC) $(CUDA_FLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
+# What kernels were compiled with, written afresh when it changes.
+CUDA_STAMP = nvcc $(CUDA_RELEASE) $(NVCC) $(CUDA_FLAGS)
+$B/obj/cuda-flags: FORCE
+	$(Q)mkdir -p $(@D)
+	$(Q)echo '$(CUDA_STAMP)' | cmp -s - $@ || echo '$(CUDA_STAMP)' >$@
 
 $B/obj/%.o: %.c
 	$(call say,CC,$<)
@@ -170,7 +186,7 @@ $B/obj/%.o: %.c
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $(filter %.o,$^)
 
--include $(shell find $B/obj -name '*.d' 2>/dev/null)
+-include $(shell sh config/stale.sh $B; find $B/obj -name '*.d' 2>/dev/null)
 
 .PHONY: clean help
 clean:
@@ -185,8 +201,13 @@ help:
 	'make install        into $$(DESTDIR)$$(PREFIX); PREFIX=$(PREFIX)' \
 	'make uninstall      remove what install put there' \
 	'make check-install  install to a scratch directory, build a client, uninstall' \
+	'make gpu-tests      the tests that need a GPU, where nvcc is' \
 	'make clean          remove build/' \
 	'' \
+	'CUDA=0              leave the GPU part out' \
+	'CUDA_HOME=DIR       the CUDA toolkit ($(CUDA_HOME)); else nvcc in PATH' \
+	'CUDA_ARCHS="90 100" compute capabilities to build for ($(CUDA_ARCHS))' \
+	'                    now: $(CUDA_SAYS)' \
 	'SANITIZE=address    with ASan and UBSan, in build/asan' \
 	'SANITIZE=thread     with TSan, in build/tsan' \
 	'COVERAGE=1          with gcov, in build/cov' \
