@@ -19,7 +19,7 @@ static enum engram_status attribute(enum cudaDeviceAttr which, int device,
 static enum engram_status check_device(struct engram_cuda_table *t,
 				       struct engram_error *err)
 {
-	int registers, same_address;
+	int registers = 0, same_address = 0;
 	enum engram_status status;
 
 	status = attribute(cudaDevAttrHostRegisterSupported, t->device,
@@ -212,11 +212,11 @@ static void destroy(struct engram_cuda_table *t)
 }
 
 /* On the device, which is current. */
-static enum engram_status attach(struct engram_cuda_table *t,
-				 engram_client *client,
-				 struct engram_attach_params attach,
-				 const struct engram_cuda_attach_params *params,
-				 struct engram_error *err)
+static enum engram_status attach_on_device(
+	struct engram_cuda_table *t, engram_client *client,
+	struct engram_attach_params attach,
+	const struct engram_cuda_attach_params *params,
+	struct engram_error *err)
 {
 	uint64_t chunk =
 		params->chunk_bytes ? params->chunk_bytes : CUDA_CHUNK_DEFAULT;
@@ -242,8 +242,8 @@ static enum engram_status attach(struct engram_cuda_table *t,
 }
 
 enum engram_status engram_cuda_attach(
-	engram_client *client, const struct engram_attach_params *params,
-	const struct engram_cuda_attach_params *cuda, engram_cuda_table **out)
+	engram_client *client, const struct engram_attach_params *attach,
+	const struct engram_cuda_attach_params *params, engram_cuda_table **out)
 {
 	static const struct engram_cuda_attach_params defaults = {.device = -1};
 	struct engram_attach_params none = {0};
@@ -253,10 +253,10 @@ enum engram_status engram_cuda_attach(
 	enum engram_status status;
 
 	*out = NULL;
-	cuda = cuda ? cuda : &defaults;
-	if (check_params(cuda, &err))
+	params = params ? params : &defaults;
+	if (check_params(params, &err))
 		return engram_set_last_error(&err);
-	t = make(cuda, &err);
+	t = make(params, &err);
 	if (!t)
 		return engram_set_last_error(&err);
 	status = cuda_enter(&scope, t->device, &err);
@@ -266,7 +266,8 @@ enum engram_status engram_cuda_attach(
 	}
 	if (t->device < 0)
 		t->device = scope.device;
-	status = attach(t, client, params ? *params : none, cuda, &err);
+	status = attach_on_device(t, client, attach ? *attach : none, params,
+				  &err);
 	if (status)
 		destroy(t);
 	cuda_leave(&scope);
