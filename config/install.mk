@@ -18,8 +18,8 @@ INSTALL_FILES = \
 	$(call install_in,644,$(LIBENGRAM_HEADERS),$(ENGRAM_INCLUDEDIR)) \
 	$(call install_in,644,$B/config/engram.pc,$(LIBDIR)/pkgconfig) \
 	$(call install_in,644,$B/config/engramd.service,$(UNITDIR)) \
-	$(foreach n,1 3 5 8,$(call install_in,644,$(wildcard \
-		config/man/*.$n),$(MANDIR)/man$n)) \
+	$(foreach n,1 3 5 8,$(call install_in,644,$(filter-out %_cuda.3, \
+		$(wildcard config/man/*.$n)),$(MANDIR)/man$n)) \
 	644:config/completion/engramctl.bash:$(BASHCOMPDIR)/engramctl \
 	644:config/completion/engramd.bash:$(BASHCOMPDIR)/engramd \
 	$(call install_in,644,$(wildcard config/completion/_*),$(ZSHCOMPDIR)) \
@@ -30,12 +30,28 @@ INSTALL_FILES = \
 INSTALL_LINKS = \
 	$(LIBDIR)/libengram.so.$(SOVERSION):libengram.so.$(VERSION) \
 	$(LIBDIR)/libengram.so:libengram.so.$(SOVERSION)
+CUDA_INSTALL_FILES = \
+	755:$(LIBENGRAM_CUDA_REAL):$(LIBDIR)/libengram_cuda.so.$(VERSION) \
+	$(call install_in,644,$(LIBENGRAM_CUDA_HEADERS),$(ENGRAM_INCLUDEDIR)) \
+	$(call install_in,644,$B/config/engram_cuda.pc,$(LIBDIR)/pkgconfig) \
+	$(call install_in,644,config/man/libengram_cuda.3,$(MANDIR)/man3) \
+	644:clients/cuda/example.c:$(DOCDIR)/example_cuda.c
+CUDA_INSTALL_LINKS = \
+	$(LIBDIR)/$(LIBENGRAM_CUDA_SONAME):libengram_cuda.so.$(VERSION) \
+	$(LIBDIR)/libengram_cuda.so:$(LIBENGRAM_CUDA_SONAME)
+ifneq ($(HAVE_CUDA),)
+INSTALL_FILES += $(CUDA_INSTALL_FILES)
+INSTALL_LINKS += $(CUDA_INSTALL_LINKS)
+endif
 # Directories that are ours alone, innermost first.
 INSTALL_DIRS = $(DOCDIR)/examples $(DOCDIR) $(ENGRAM_INCLUDEDIR)
 
 INSTALL_SOURCES = $(foreach e,$(INSTALL_FILES),$(word 2,$(subst :, ,$e)))
-INSTALL_DESTS = $(foreach e,$(INSTALL_FILES),$(word 3,$(subst :, ,$e))) \
-		$(foreach e,$(INSTALL_LINKS),$(word 1,$(subst :, ,$e)))
+# To uninstall; the GPU part too, though this build be without.
+INSTALL_DESTS = $(foreach e,$(INSTALL_FILES) $(CUDA_INSTALL_FILES),$(word \
+		3,$(subst :, ,$e))) \
+		$(foreach e,$(INSTALL_LINKS) $(CUDA_INSTALL_LINKS),$(word \
+		1,$(subst :, ,$e)))
 
 .PHONY: install uninstall check-install
 install: all $$(INSTALL_SOURCES)
@@ -54,12 +70,14 @@ uninstall:
 	done
 	$(call say,REMOVE,$(DESTDIR)$(PREFIX))
 
-# Both name the directories of this installation; they are written afresh
+# These name the directories of this installation; they are written afresh
 # whenever those differ from the last time.
-$B/config/engram.pc: clients/c/engram.pc.in $B/config/dirs
+$B/config/engram.pc: clients/c/engram.pc.in
+$B/config/engram_cuda.pc: clients/cuda/engram_cuda.pc.in
+$B/config/%.pc: $B/config/dirs
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
 		-e 's|@INCLUDEDIR@|$(ENGRAM_INCLUDEDIR)|' \
-		-e 's|@VERSION@|$(VERSION)|' $< >$@
+		-e 's|@VERSION@|$(VERSION)|' $(filter %.in,$^) >$@
 $B/config/engramd.service: config/engramd.service.in $B/config/dirs
 	$(Q)sed -e 's|@SBINDIR@|$(SBINDIR)|' -e 's|@BINDIR@|$(BINDIR)|' $< >$@
 .PHONY: FORCE
@@ -70,4 +88,6 @@ $B/config/dirs: FORCE
 
 check-install: deps
 	$(Q)MAKE='$(MAKE)' CC='$(CC)' PKG_CONFIG='$(PKG_CONFIG)' \
+		HAVE_CUDA='$(HAVE_CUDA)' \
+		CUDA_FLAGS='$(CUDA_CPPFLAGS) $(CUDA_LDLIBS)' \
 		sh tests/install/check_install.sh

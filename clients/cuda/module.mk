@@ -2,7 +2,8 @@
 # libengram_cuda: the CUDA kernels and the client that registers a table.
 # The CUDA runtime is linked statically; NCCL and cuBLASLt are looked for when
 # they are needed.
-CUDA_CLIENT_SRC := $(wildcard clients/cuda/*.c)
+CUDA_CLIENT_SRC := $(filter-out clients/cuda/example.c,$(wildcard \
+	clients/cuda/*.c))
 CUDA_CLIENT_OBJ := $(call objs,$(CUDA_CLIENT_SRC))
 LIBENGRAM_CUDA_SO := $B/lib/libengram_cuda.so
 LIBENGRAM_CUDA_REAL := $(LIBENGRAM_CUDA_SO).$(VERSION)
@@ -27,5 +28,15 @@ $(LIBENGRAM_CUDA_REAL): $(LIBENGRAM_CUDA_MAP) $(CUDA_CLIENT_OBJ) \
 $(LIBENGRAM_CUDA_SO): $(LIBENGRAM_CUDA_REAL)
 	$(Q)ln -sf $(notdir $<) $(@D)/$(LIBENGRAM_CUDA_SONAME)
 	$(Q)ln -sf $(LIBENGRAM_CUDA_SONAME) $@
-ALL += $(LIBENGRAM_CUDA_SO)
+
+# A program has a CUDA runtime of its own, shared or static: the library's is
+# not for others, and both use the same context of the device.
+LIBENGRAM_CUDA_EXAMPLE := $B/bin/engram-cuda-example
+$B/obj/clients/cuda/example.o: EXTRA_CFLAGS += $(CUDA_CPPFLAGS)
+$(LIBENGRAM_CUDA_EXAMPLE): $B/obj/clients/cuda/example.o $(LIBENGRAM_CUDA_SO)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../lib' -o $@ $< \
+		-L$B/lib -lengram_cuda -lengram $(CUDA_LDLIBS)
+ALL += $(LIBENGRAM_CUDA_SO) $(LIBENGRAM_CUDA_EXAMPLE)
 endif

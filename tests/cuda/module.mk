@@ -39,5 +39,9 @@ $(GPU_ATTACH): $B/obj-gpu/tests/cuda/test_cuda_attach.o $(CUDA_TABLE_OBJ) \
 		$(call pkg_libs,cmocka)
 CHECK_TESTS += $(GPU_ATTACH)
 CHECK_DEPS += $(GPU_ATTACH)
+
+# The example, against a real sidecar.
+CHECK_PYTEST += tests/cuda
+CHECK_DEPS += $(LIBENGRAM_CUDA_EXAMPLE) $(LIBENGRAM_EXAMPLE)
 endif
 endif

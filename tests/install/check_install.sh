@@ -3,7 +3,8 @@
 #
 # Install into a scratch directory, build the example against what was
 # installed, run the installed programs, uninstall, and look for leftovers.
-# `make check-install` runs it from the top of the tree.
+# `make check-install` runs it from the top of the tree.  HAVE_CUDA is not empty
+# when the GPU part is built, CUDA_FLAGS then find CUDA's headers and runtime.
 # shellcheck disable=SC2046 # pkg-config prints words
 set -eu
 
@@ -58,6 +59,47 @@ for program in example example-a; do
 	grep -q none.sock "$scratch/err" ||
 		fail "$program did not name the socket: $(cat "$scratch/err")"
 done
+
+# The GPU part, when it is in this build: the example with a CUDA runtime of its
+# own, and a program that knows nothing of CUDA's headers.
+if [ "$HAVE_CUDA" ]; then
+	for file in lib/libengram_cuda.so lib/libengram_cuda.so.0 \
+		include/engram/engram_cuda.h include/engram/engram_comm.h \
+		include/engram/engram_cuda_layer.h \
+		include/engram/engram_cuda_kernels.h \
+		share/man/man3/libengram_cuda.3 \
+		share/doc/engramd/example_cuda.c; do
+		[ -e "$root/$file" ] || fail "$file was not installed"
+	done
+	flags=$("$PKG_CONFIG" --cflags --libs engram_cuda)
+	cp clients/cuda/example.c tests/install/client_cuda.c "$scratch/src"
+	# shellcheck disable=SC2086
+	(cd "$scratch/src" && $CC -std=c17 -Wall -Wextra -Werror -pedantic \
+		client_cuda.c $flags -o client-cuda &&
+		$CC -std=c17 -Wall -Wextra -Werror example.c $flags \
+			$CUDA_FLAGS -o example-cuda)
+	if "$scratch/src/example-cuda" demo 2>"$scratch/err"; then
+		fail "example-cuda succeeded without engramd"
+	fi
+	grep -q none.sock "$scratch/err" ||
+		fail "example-cuda did not name the socket: $(cat "$scratch/err")"
+	status=0
+	said=$("$scratch/src/client-cuda") || status=$?
+	case "$status $said" in
+	"0 ") ;;
+	"77 skip: "*) echo "client-cuda: $said" ;;
+	*) fail "client-cuda: exit $status: $said" ;;
+	esac
+	# libengram.so is found beside libengram_cuda.so, whoever loads that
+	env -u LD_LIBRARY_PATH ldd "$root/lib/libengram_cuda.so.0" |
+		grep -q "libengram.so.0 => $root/lib/" ||
+		fail "libengram_cuda.so does not find libengram.so beside it"
+else
+	if find "$dest" -name '*cuda*' | grep .; then
+		fail "parts of libengram_cuda were installed without CUDA"
+	fi
+fi
+
 "$root/sbin/engramd" --version | grep -q '^engramd [0-9]' ||
 	fail "engramd --version"
 "$root/bin/engramctl" --version | grep -q '^engramctl [0-9]' ||
