@@ -107,6 +107,15 @@ static enum engram_status check_rows(const struct engram_rows *rows,
 	return ENGRAM_OK;
 }
 
+/* Whether the output of a lookup has more bytes than fit. */
+static int too_many(int64_t num_rows, uint32_t heads, uint32_t dim)
+{
+	int64_t bytes = num_rows;
+
+	return __builtin_mul_overflow(bytes, (int64_t)heads, &bytes) ||
+	       __builtin_mul_overflow(bytes, (int64_t)dim * 2, &bytes);
+}
+
 enum engram_status engram_check_lookup(const struct engram_rows *rows,
 				       const struct engram_lookup_args *args,
 				       const uint16_t *out,
@@ -126,6 +135,10 @@ enum engram_status engram_check_lookup(const struct engram_rows *rows,
 				      "give the heads of one rank");
 	if (!args->num_tokens || !args->local_heads)
 		return ENGRAM_OK;
+	if (too_many(args->num_tokens, args->local_heads, rows->dim))
+		return engram_invalid(err, "num_tokens",
+				      "more rows than memory can hold",
+				      "pass fewer tokens at once");
 	if (!args->ids && args->head_begin < args->total_heads)
 		return engram_invalid(err, "ids", "NULL",
 				      "pass an id for each token and head");
@@ -147,6 +160,10 @@ enum engram_status engram_check_decode(const struct engram_rows *rows,
 	if (num_rows < 0)
 		return engram_invalid(err, "num_rows", "negative",
 				      "give 0 or more");
+	if (too_many(num_rows, 1, rows->dim))
+		return engram_invalid(err, "num_rows",
+				      "more than memory can hold",
+				      "pass fewer rows at once");
 	if (!out && num_rows)
 		return engram_invalid(err, "out", "NULL",
 				      "pass room for [num_rows, dim]");

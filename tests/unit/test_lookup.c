@@ -353,6 +353,13 @@ static void test_refusals(void **state)
 	(void)state;
 	args.num_tokens = -1;
 	refuse(&rows, &args, out, "num_tokens: negative", "give 0 or more");
+	args.num_tokens = INT64_MAX / 256; /* times 512 bytes wraps */
+	refuse(&rows, &args, out, "num_tokens: more rows than memory can hold",
+	       "pass fewer tokens at once");
+	args.num_tokens = INT64_MAX;
+	args.local_heads = UINT32_MAX; /* wraps to a few rows */
+	refuse(&rows, &args, out, "num_tokens: more rows than memory can hold",
+	       "pass fewer tokens at once");
 	args = good;
 	args.ids = NULL;
 	refuse(&rows, &args, out, "ids: NULL",
@@ -373,6 +380,9 @@ static void test_refusals(void **state)
 	assert_int_equal(engram_cpu_decode(&rows, -1, out, &err),
 			 ENGRAM_EINVAL);
 	assert_string_equal(err.message, "num_rows: negative");
+	assert_int_equal(engram_cpu_decode(&rows, INT64_MAX / 256, out, &err),
+			 ENGRAM_EINVAL);
+	assert_string_equal(err.message, "num_rows: more than memory can hold");
 	assert_int_equal(engram_cpu_decode(&rows, 1, NULL, &err),
 			 ENGRAM_EINVAL);
 	assert_string_equal(err.message, "out: NULL");
