@@ -94,7 +94,9 @@ ENGRAM_FN int engram_row_is_here(const struct engram_rows *rows, int64_t id)
 /* Scales of one row. */
 ENGRAM_FN uint32_t engram_row_scales(const struct engram_rows *rows)
 {
-	return (rows->dim + rows->block_size - 1) / rows->block_size;
+	/* a block may be larger than any row */
+	return rows->dim / rows->block_size +
+	       (rows->dim % rows->block_size != 0);
 }
 
 /* Where the scale of a matrix row (a token) and column stands, of `cols`. */

@@ -399,6 +399,30 @@ static void test_refusals(void **state)
 	assert_int_equal(out[0], FILL);
 }
 
+/* A block size past all rows: every code under the first scale. */
+static void test_large_block(void **state)
+{
+	const int32_t id = 0;
+	const struct engram_lookup_args args = {.ids = &id,
+						.num_tokens = 1,
+						.local_heads = 1,
+						.total_heads = 1};
+	struct engram_rows rows = every_code();
+	uint8_t codes[256], scale = 0, want = 128;
+	const struct engram_raw_out raw = {.codes = codes, .scales = &scale};
+	struct engram_error err;
+
+	(void)state;
+	rows.block_size = UINT32_MAX;
+	rows.scale_scheme = ENGRAM_SCALE_UE8M0_BLOCK;
+	rows.scales = &want;
+	assert_int_equal(
+		engram_raw_scale_bytes(&rows, 1, 1, ENGRAM_SCALES_PLAIN), 1);
+	assert_int_equal(engram_cpu_lookup_raw(&rows, &args, &raw, &err),
+			 ENGRAM_OK);
+	assert_int_equal(scale, want);
+}
+
 static int set_up(void **state)
 {
 	(void)state;
@@ -415,6 +439,7 @@ int main(void)
 		cmocka_unit_test(test_ends),
 		cmocka_unit_test(test_padded_head),
 		cmocka_unit_test(test_strides),
+		cmocka_unit_test(test_large_block),
 		cmocka_unit_test(test_refusals),
 	};
 
