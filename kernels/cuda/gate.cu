@@ -333,13 +333,14 @@ enum engram_status engram_cuda_gate(const struct engram_gate_args *args,
 	struct gate_task task = {};
 	int multiprocessors;
 
-	if (!status)
-		status = engram_cuda_multiprocessors(&multiprocessors, err);
 	if (status || !args->num_tokens || !args->hc_mult)
 		return status;
 	if (args->hc_mult > 65536)
 		return engram_invalid(err, "hc_mult", "more than 65536",
 				      "call once for each part of the copies");
+	status = engram_cuda_multiprocessors(&multiprocessors, err);
+	if (status)
+		return status;
 	task.args = *args;
 	task.out = out;
 	start(&task, multiprocessors, stream);

@@ -144,7 +144,7 @@ static enum engram_status check_layers(const struct engram_hash_params *params,
  * large. */
 static unsigned int blocks_for(int64_t count, int64_t each)
 {
-	int64_t blocks = (count + each - 1) / each;
+	int64_t blocks = count / each + (count % each != 0);
 
 	return blocks <= INT32_MAX ? (unsigned int)blocks : 0;
 }

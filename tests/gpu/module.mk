@@ -34,7 +34,11 @@ $(GPU_RANDOM): $(call objs,tests/gpu/test_random.c) $(GPU_RANDOM_OBJ) \
 GPU_GRAPH := $(GPU_DIR)/test_graph
 $(GPU_GRAPH): $(call objs,tests/gpu/test_graph.c) $(GPU_GRAPH_OBJ) \
 	$(GPU_CLOSE_OBJ)
-GPU_TESTS := $(GPU_GOLDEN) $(GPU_RANDOM) $(GPU_GRAPH)
+# What it asks for needs no GPU: it runs everywhere.
+GPU_NOTHING := $(GPU_DIR)/test_nothing
+$(GPU_NOTHING): $(call objs,tests/gpu/test_nothing.c)
+$(GPU_NOTHING): LDLIBS = $(call pkg_libs,cmocka)
+GPU_TESTS := $(GPU_GOLDEN) $(GPU_RANDOM) $(GPU_GRAPH) $(GPU_NOTHING)
 $(GPU_TESTS): $(GPU_SHIM_OBJ) $$(GPU_LIBS)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
