@@ -210,8 +210,8 @@ void engram_wkv_destroy(engram_wkv *wkv)
 	if (wkv->handle)
 		wkv->lt->cublasLtDestroy(wkv->handle);
 	/* what fails here was the caller's error before */
-	if (cudaFree(wkv->workspace) || cudaFree(wkv->decoded))
-		cudaGetLastError();
+	engram_cuda_ignore(cudaFree(wkv->workspace));
+	engram_cuda_ignore(cudaFree(wkv->decoded));
 	pthread_mutex_destroy(&wkv->lock);
 	free(wkv);
 }
