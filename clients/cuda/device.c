@@ -3,25 +3,48 @@
 
 #include "launch.h"
 
+/*
+ * A device is made current only if it is not: the runtime starts a context,
+ * hundreds of MiB, on any device that cudaSetDevice names, and on the current
+ * one, device 0 in a new thread, with the first call that needs one.  So this
+ * comes before all other calls.
+ */
+static enum engram_status move_to(struct cuda_scope *scope, int device,
+				  struct engram_error *err)
+{
+	enum engram_status status = engram_cuda_status(
+		cudaGetDevice(&scope->device), "cudaGetDevice", err);
+
+	scope->moved = 0;
+	if (status || device < 0 || device == scope->device)
+		return status;
+	status =
+		engram_cuda_status(cudaSetDevice(device), "cudaSetDevice", err);
+	scope->moved = !status;
+	return status;
+}
+
+static void move_back(const struct cuda_scope *scope)
+{
+	/* It was current before; should it not be now, the caller's own next
+	 * call says so. */
+	if (scope->moved)
+		engram_cuda_ignore(cudaSetDevice(scope->device));
+}
+
 enum engram_status cuda_enter(struct cuda_scope *scope, int device,
 			      struct engram_error *err)
 {
-	enum engram_status status;
+	enum engram_status status = move_to(scope, device, err);
 
+	if (status)
+		return status;
 	scope->mode = cudaStreamCaptureModeRelaxed;
 	status = engram_cuda_status(
 		cudaThreadExchangeStreamCaptureMode(&scope->mode),
 		"cudaThreadExchangeStreamCaptureMode", err);
 	if (status)
-		return status;
-	status = engram_cuda_status(cudaGetDevice(&scope->device),
-				    "cudaGetDevice", err);
-	if (!status && device >= 0 && device != scope->device)
-		status = engram_cuda_status(cudaSetDevice(device),
-					    "cudaSetDevice", err);
-	if (status)
-		engram_cuda_ignore(
-			cudaThreadExchangeStreamCaptureMode(&scope->mode));
+		move_back(scope);
 	return status;
 }
 
@@ -29,8 +52,6 @@ void cuda_leave(const struct cuda_scope *scope)
 {
 	enum cudaStreamCaptureMode mode = scope->mode;
 
-	/* Both succeeded before; should they not now, the caller's own next
-	 * call says so. */
-	engram_cuda_ignore(cudaSetDevice(scope->device));
 	engram_cuda_ignore(cudaThreadExchangeStreamCaptureMode(&mode));
+	move_back(scope);
 }

@@ -13,6 +13,7 @@
 
 struct cuda_scope {
 	int device; /* of before */
+	int moved;  /* to another */
 	enum cudaStreamCaptureMode mode;
 };
 

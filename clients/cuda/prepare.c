@@ -82,7 +82,8 @@ static enum engram_status prepare(struct engram_cuda_table *t,
 	}
 	if (status)
 		cuda_unregister(&t->ranges);
-	cuda_leave(&scope);
+	/* The scope ends with the thread.  To leave it for device 0, which
+	 * threads begin with, would start a context there. */
 	return status;
 }
 
@@ -114,8 +115,14 @@ enum engram_status cuda_prepare_start(struct engram_cuda_table *t,
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	rc = pthread_create(&t->thread, NULL, run, t);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (rc)
-		return engram_error_sys(err, rc, "starting a thread");
+	if (rc) {
+		enum engram_status status =
+			engram_error_sys(err, rc, "starting a thread");
+
+		engram_error_fix(err, "raise the limit of threads (ulimit -u, "
+				      "pids.max of the control group)");
+		return status;
+	}
 	t->thread_started = 1;
 	return ENGRAM_OK;
 }
