@@ -93,7 +93,7 @@ static const void *moved(const struct engram_mapping *mapping, char *copy,
 {
 	const char *from = pointer, *base = mapping->address;
 
-	if (from < base || from > base + mapping->bytes)
+	if (from < base || from >= base + mapping->bytes)
 		return NULL;
 	return copy + (from - base);
 }

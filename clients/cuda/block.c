@@ -79,7 +79,7 @@ enum engram_status cuda_upload(void *device, const void *host, uint64_t bytes,
 
 	status = engram_cuda_status(
 		cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
-		"cudaStreamCreate", err);
+		"cudaStreamCreateWithFlags", err);
 	if (status)
 		return status;
 	status = engram_cuda_status(cudaMemcpyAsync(device, host, bytes,
@@ -88,7 +88,9 @@ enum engram_status cuda_upload(void *device, const void *host, uint64_t bytes,
 				    "cudaMemcpyAsync", err);
 	if (!status)
 		status = engram_cuda_status(cudaStreamSynchronize(stream),
-					    "copying to the device", err);
+					    "copying to the device: "
+					    "cudaStreamSynchronize",
+					    err);
 	engram_cuda_ignore(cudaStreamDestroy(stream));
 	return status;
 }

@@ -76,13 +76,15 @@ enum engram_status engram_cuda_progress(const engram_cuda_table *table,
 					struct engram_cuda_progress *out);
 
 /* Until the table is ready.  ENGRAM_ETIMEDOUT after timeout_ms (-1: never), or
- * what the registration failed with, by then rolled back. */
+ * what the registration failed with, by then rolled back.  The handle stays the
+ * caller's to detach. */
 enum engram_status engram_cuda_wait(engram_cuda_table *table, int timeout_ms);
 
 /*
  * Unregister, unmap, let go of the lease.  Work on the GPU that reads the
  * table must be over: synchronise its streams before, and replay no graph
- * after.  Cancels a registration under way.  NULL is allowed.
+ * after.  Cancels a registration under way.  NULL is allowed.  With
+ * ENGRAM_ECUDA the device could not be reached, and the handle is gone too.
  */
 enum engram_status engram_cuda_detach(engram_cuda_table *table);
 
@@ -90,7 +92,7 @@ struct engram_cuda_info {
 	int device;
 	enum engram_cuda_placement placement;
 	int read_only;		   /* registered read-only from the start */
-	uint32_t chunks;	   /* registered */
+	uint32_t chunks;	   /* that are registered, or copied */
 	uint64_t registered_bytes; /* host memory pinned for the device */
 	uint64_t device_bytes;	   /* allocated by this handle */
 	double register_seconds;

@@ -92,6 +92,11 @@ enum engram_status cuda_ranges_cut(struct cuda_ranges *ranges, void *mapping,
 	struct ends ends = ends_of((uintptr_t)first_row, stride, chunk_bytes);
 	uint64_t begin = (uintptr_t)mapping, at = 0;
 
+	/* On huge pages much may be mapped before the first row: there are rows
+	 * of a neighbour there. */
+	if (ends.first > begin)
+		ends.first -=
+			(ends.first - begin - 1) / ends.period * ends.period;
 	while (at < bytes) {
 		uint64_t end = next_end(&ends, begin + at, chunk_bytes) - begin;
 		enum engram_status status;

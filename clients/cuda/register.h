@@ -31,9 +31,9 @@ struct cuda_ranges {
 };
 
 /*
- * Cut a mapping into ranges of chunk_bytes at most (or of one row, if that
- * is larger), and add them.  `first_row` is where some row begins; stride of
- * rows in bytes.  ENGRAM_ENOMEM.
+ * Cut a mapping into ranges of chunk_bytes at most (or, if that is more, of the
+ * fewest bytes that are whole rows and pages), and add them.  `first_row` is
+ * where some row begins; stride of rows in bytes.  ENGRAM_ENOMEM.
  */
 enum engram_status cuda_ranges_cut(struct cuda_ranges *ranges, void *mapping,
 				   uint64_t bytes, const void *first_row,

@@ -79,20 +79,21 @@ enum engram_status engram_cuda_wait(engram_cuda_table *table, int timeout_ms)
 	enum engram_status status = check_fork(table);
 	struct timespec deadline = {0};
 	struct engram_error err;
-	int rc = 0;
+	int rc = 0, state;
 
 	if (status)
 		return status;
 	if (timeout_ms >= 0)
 		deadline = deadline_after(timeout_ms);
 	pthread_mutex_lock(&table->lock);
-	while (!rc && atomic_load(&table->state) == CUDA_PREPARING)
+	while ((state = atomic_load(&table->state)) == CUDA_PREPARING && !rc)
 		rc = timeout_ms < 0
 			     ? pthread_cond_wait(&table->changed, &table->lock)
 			     : pthread_cond_timedwait(&table->changed,
 						      &table->lock, &deadline);
 	pthread_mutex_unlock(&table->lock);
-	if (!rc)
+	/* it may have become ready as the time ran out */
+	if (state != CUDA_PREPARING)
 		return check_ready(table);
 	engram_error_set(&err, ENGRAM_ETIMEDOUT,
 			 "not ready within %d ms: %" PRIu64 " of %" PRIu64
@@ -258,10 +259,11 @@ enum engram_status engram_cuda_counters(engram_cuda_table *table,
 	status = engram_cuda_status(
 		cudaMemcpyAsync(&counters, table->counters, sizeof(counters),
 				cudaMemcpyDeviceToHost, stream),
-		"reading the counters", &err);
+		"reading the counters: cudaMemcpyAsync", &err);
 	if (!status)
-		status = engram_cuda_status(cudaStreamSynchronize(stream),
-					    "reading the counters", &err);
+		status = engram_cuda_status(
+			cudaStreamSynchronize(stream),
+			"reading the counters: cudaStreamSynchronize", &err);
 	cuda_leave(&scope);
 	if (status)
 		return engram_set_last_error(&err);

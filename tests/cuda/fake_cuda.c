@@ -11,7 +11,11 @@ struct fake_cuda fake_cuda = {
 };
 static _Thread_local enum cudaStreamCaptureMode mode =
 	cudaStreamCaptureModeGlobal;
+static _Thread_local int current;
 static _Thread_local cudaError_t last;
+
+/* of the call it is in */
+#define begin(safe) begin_call(__func__, safe)
 
 void fake_cuda_reset(void)
 {
@@ -19,11 +23,17 @@ void fake_cuda_reset(void)
 	fake_cuda.registers = fake_cuda.same_address = 1;
 	fake_cuda.read_only = 1;
 	fake_cuda.registered_ever = 0;
+	fake_cuda.devices = 2;
+	fake_cuda.contexts = 0;
+	fake_cuda.failed = NULL;
 	fake_cuda.calls = fake_cuda.fail_at = 0;
 	fake_cuda.strict_calls = fake_cuda.hold = 0;
+	fake_cuda.refuse_range = 0;
 	fake_cuda.pending_errors = 0;
 	pthread_mutex_unlock(&fake_cuda.lock);
 	last = cudaSuccess;
+	current = 0;
+	mode = cudaStreamCaptureModeGlobal;
 }
 
 void fake_cuda_release(void)
@@ -31,6 +41,14 @@ void fake_cuda_release(void)
 	pthread_mutex_lock(&fake_cuda.lock);
 	fake_cuda.hold = 0;
 	pthread_cond_broadcast(&fake_cuda.released);
+	pthread_mutex_unlock(&fake_cuda.lock);
+}
+
+void fake_cuda_await_held(void)
+{
+	pthread_mutex_lock(&fake_cuda.lock);
+	while (!fake_cuda.held)
+		pthread_cond_wait(&fake_cuda.released, &fake_cuda.lock);
 	pthread_mutex_unlock(&fake_cuda.lock);
 }
 
@@ -44,16 +62,20 @@ static cudaError_t failing(cudaError_t error)
 	return error;
 }
 
-/* Begin a call, with the lock held: may it succeed? */
-static cudaError_t begin(int safe)
+/* Begin a call, with the lock held: may it succeed?  What is not safe while
+ * streams are captured needs a context, too. */
+static cudaError_t begin_call(const char *name, int safe)
 {
 	pthread_mutex_lock(&fake_cuda.lock);
 	fake_cuda.calls++;
 	if (!safe && mode != cudaStreamCaptureModeRelaxed)
 		fake_cuda.strict_calls++;
-	if (fake_cuda.calls == fake_cuda.fail_at)
-		return failing(fake_cuda.error);
-	return cudaSuccess;
+	if (!safe)
+		fake_cuda.contexts |= 1u << current;
+	if (fake_cuda.calls != fake_cuda.fail_at)
+		return cudaSuccess;
+	fake_cuda.failed = name;
+	return failing(fake_cuda.error);
 }
 
 static cudaError_t end(cudaError_t error)
@@ -89,6 +111,8 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *m)
 	enum cudaStreamCaptureMode before = mode;
 	cudaError_t error = begin(1);
 
+	/* it might need one: nobody says that it does not */
+	fake_cuda.contexts |= 1u << current;
 	if (!error) {
 		mode = *m;
 		*m = before;
@@ -98,7 +122,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *m)
 
 cudaError_t cudaGetDevice(int *device)
 {
-	*device = 0;
+	*device = current;
 	return end(begin(1));
 }
 
@@ -106,8 +130,12 @@ cudaError_t cudaSetDevice(int device)
 {
 	cudaError_t error = begin(1);
 
-	if (!error && device)
+	if (!error && (device < 0 || device >= fake_cuda.devices))
 		error = failing(cudaErrorInvalidDevice);
+	if (!error) {
+		current = device;
+		fake_cuda.contexts |= 1u << current;
+	}
 	return end(error);
 }
 
@@ -143,14 +171,19 @@ cudaError_t cudaHostRegister(void *address, size_t bytes, unsigned int flags)
 {
 	cudaError_t error = begin(0);
 
+	fake_cuda.held++;
+	pthread_cond_broadcast(&fake_cuda.released);
 	while (fake_cuda.hold)
 		pthread_cond_wait(&fake_cuda.released, &fake_cuda.lock);
+	fake_cuda.held--;
 	for (int i = 0; i < fake_cuda.num_ranges && !error; i++)
 		if (overlap(&fake_cuda.ranges[i], address, bytes))
 			error = failing(cudaErrorHostMemoryAlreadyRegistered);
 	if (!error && (flags & cudaHostRegisterReadOnly) &&
 	    !fake_cuda.read_only)
 		error = failing(cudaErrorNotSupported);
+	if (!error && fake_cuda.registered_ever + 1 == fake_cuda.refuse_range)
+		error = failing(cudaErrorMemoryAllocation);
 	if (!error) {
 		assert(fake_cuda.num_ranges < 256);
 		fake_cuda.ranges[fake_cuda.num_ranges++] =
@@ -195,7 +228,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
 
 	if (!error) {
 		*out = malloc(bytes ? bytes : 1);
-		assert(*out);
+		if (!*out)
+			return end(failing(cudaErrorMemoryAllocation));
 		fake_cuda.allocations++;
 	}
 	return end(error);
@@ -237,7 +271,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned int flags)
 	(void)flags;
 	if (!error) {
 		*out = malloc(1);
-		assert(*out);
+		if (!*out)
+			return end(failing(cudaErrorMemoryAllocation));
 		fake_cuda.streams++;
 	}
 	return end(error);

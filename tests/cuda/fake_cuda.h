@@ -20,8 +20,10 @@ struct fake_range {
 
 struct fake_cuda {
 	pthread_mutex_t lock;
-	/* what the device can do */
+	/* what the devices can do */
 	int registers, same_address, read_only;
+	int devices;
+	unsigned int contexts; /* 1 << device: it has one, memory is gone */
 	/* what there is */
 	struct fake_range ranges[256];
 	int num_ranges;
@@ -32,17 +34,23 @@ struct fake_cuda {
 	/* the call of that number, from 1, fails with `error` */
 	int calls, fail_at;
 	cudaError_t error;
+	const char *failed; /* its name */
+	/* the registration of that number, from 1, finds no memory */
+	int refuse_range;
 	/* calls made by a thread that was not in relaxed capture mode */
 	int strict_calls;
-	/* registrations wait until this is 0 */
-	int hold;
+	/* registrations wait until this is 0; how many do */
+	int hold, held;
 	pthread_cond_t released;
 };
 
 extern struct fake_cuda fake_cuda;
 
-/* An H200 with nothing on it. */
+/* Two H200 with nothing on them; device 0 and the global capture mode for this
+ * thread. */
 void fake_cuda_reset(void);
 void fake_cuda_release(void);
+/* Until a registration waits. */
+void fake_cuda_await_held(void);
 
 #endif

@@ -5,19 +5,23 @@ ifneq ($(HAVE_CUDA),)
 CUDA_TEST_SRC := $(wildcard tests/cuda/test_*.c)
 CUDA_TEST_BIN := $(patsubst tests/cuda/%.c,$B/tests/%,$(CUDA_TEST_SRC))
 CUDA_FAKE_OBJ := $(call objs,$(wildcard tests/cuda/fake_*.c))
+CUDA_SETTING_OBJ := $(call objs,tests/cuda/setting.c)
 CUDA_TABLE_OBJ := $(call objs,$(addprefix clients/cuda/,attach.c block.c \
 		    device.c prepare.c register.c table.c))
 CUDA_TEST_FLAGS := $(CUDA_CPPFLAGS) -Itests/client -Ikernels/cuda -DFAKE_CUDA
-$(CUDA_FAKE_OBJ) $(CUDA_TEST_SRC:%.c=$B/obj/%.o): EXTRA_CFLAGS := \
-	$(CUDA_TEST_FLAGS)
+$(CUDA_FAKE_OBJ) $(CUDA_SETTING_OBJ) $(CUDA_TEST_SRC:%.c=$B/obj/%.o): \
+	EXTRA_CFLAGS := $(CUDA_TEST_FLAGS)
 $(CUDA_TEST_BIN): $B/tests/%: $B/obj/tests/cuda/%.o $(CUDA_FAKE_OBJ) \
 		$(CUDA_TABLE_OBJ) $B/obj/kernels/cuda/launch.o \
-		$B/obj/tests/client/fake.o $$(LIBCLIENT) $$(LIBKERNELS) \
-		$$(LIBSHM)
+		$(CUDA_SETTING_OBJ) $B/obj/tests/client/fake.o $$(LIBCLIENT) \
+		$$(LIBKERNELS) $$(LIBSHM)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBENGRAM_LDLIBS) \
-		$(call pkg_libs,cmocka)
+	$(Q)$(CC) $(LDFLAGS) $(CUDA_TEST_LDFLAGS) -o $@ $^ \
+		$(LIBENGRAM_LDLIBS) $(call pkg_libs,cmocka)
+$B/tests/test_cuda_faults: $$(INJECT_OBJ)
+$B/tests/test_cuda_faults: CUDA_TEST_LDFLAGS = $(INJECT_LDFLAGS)
+$B/tests/test_cuda_life: CUDA_TEST_LDFLAGS := -Wl,--wrap=mmap
 CHECK_TESTS += $(CUDA_TEST_BIN)
 CHECK_DEPS += $(CUDA_TEST_BIN)
 
@@ -31,8 +35,8 @@ $B/obj-gpu/tests/cuda/test_cuda_attach.o: tests/cuda/test_cuda_attach.c
 		-Itests/client -MMD -MP -c -o $@ $<
 -include $B/obj-gpu/tests/cuda/test_cuda_attach.d
 $(GPU_ATTACH): $B/obj-gpu/tests/cuda/test_cuda_attach.o $(CUDA_TABLE_OBJ) \
-		$B/obj/tests/client/fake.o $(LIBKERNELS_CUDA) $$(LIBCLIENT) \
-		$$(LIBKERNELS) $$(LIBSHM)
+		$(CUDA_SETTING_OBJ) $B/obj/tests/client/fake.o \
+		$(LIBKERNELS_CUDA) $$(LIBCLIENT) $$(LIBKERNELS) $$(LIBSHM)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ $(LIBENGRAM_LDLIBS) $(CUDA_LDLIBS) \

@@ -99,6 +99,8 @@ int inject_fault(const char *call, bool interruptible, int usual)
 WRAP(void *, malloc, NULL, ENOMEM, (size_t n), (n))
 WRAP(void *, calloc, NULL, ENOMEM, (size_t n, size_t m), (n, m))
 WRAP(void *, realloc, NULL, ENOMEM, (void *p, size_t n), (p, n))
+WRAP(void *, reallocarray, NULL, ENOMEM, (void *p, size_t n, size_t m),
+     (p, n, m))
 WRAP(char *, strndup, NULL, ENOMEM, (const char *s, size_t n), (s, n))
 WRAP(void *, mmap, MAP_FAILED, ENOMEM,
      (void *p, size_t n, int prot, int flags, int fd, off_t at),

@@ -2,8 +2,8 @@
 # Faults are planted between our objects and the C library, see inject.h.
 # Programs elsewhere that link $(INJECT_OBJ) need $(INJECT_LDFLAGS) too.
 INJECT_OBJ := $B/obj/tests/fault/inject.o
-INJECT_WRAPS := malloc calloc realloc strndup posix_memalign mmap munmap \
-		madvise mprotect memfd_create open fstat lstat fstatat \
+INJECT_WRAPS := malloc calloc realloc reallocarray strndup posix_memalign \
+		mmap munmap madvise mprotect memfd_create open fstat lstat fstatat \
 		statfs fstatfs fchmod fcntl flock ftruncate fallocate link \
 		unlink opendir readdir getrandom pread socket eventfd \
 		connect recvmsg sendmsg poll pthread_create
