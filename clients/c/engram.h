@@ -204,7 +204,7 @@ enum engram_status engram_hash_params(const engram_table *table,
 				      struct engram_hash_params *out);
 
 /* out int32 [num_tokens, num_layers attached, num_cols]; with a slot cache
- * in the batch, writes the batch's slots first. */
+ * and a slot mapping in the batch, writes the batch's slots first. */
 enum engram_status engram_hash(const engram_table *table,
 			       const struct engram_hash_batch *batch,
 			       int32_t *out);

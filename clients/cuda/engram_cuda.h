@@ -114,8 +114,8 @@ enum engram_status engram_cuda_layer_source(const engram_cuda_table *table,
 					    uint32_t layer,
 					    struct engram_cuda_source *out);
 
-/* out int32 [num_tokens, num_layers attached, num_cols]; with a slot cache in
- * the batch, writes the batch's slots first. */
+/* out int32 [num_tokens, num_layers attached, num_cols]; with a slot cache and
+ * a slot mapping in the batch, writes the batch's slots first. */
 enum engram_status engram_cuda_table_hash(engram_cuda_table *table,
 					  const struct engram_hash_batch *batch,
 					  int32_t *out, engram_stream stream);

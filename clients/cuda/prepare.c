@@ -64,6 +64,23 @@ static enum engram_status each_range(struct engram_cuda_table *t,
 	return status;
 }
 
+/* Nobody may write to the rows, least of all when they could not be
+ * registered: `status` is that of the registration, and comes first. */
+static enum engram_status protect(struct engram_cuda_table *t,
+				  enum engram_status status,
+				  struct engram_error *err)
+{
+	enum engram_status protected;
+
+	if (t->placement != ENGRAM_CUDA_REGISTERED || t->read_only)
+		return status;
+	protected = engram_protect(t->table);
+	if (status || !protected)
+		return status;
+	*err = *engram_last_error();
+	return protected;
+}
+
 static enum engram_status prepare(struct engram_cuda_table *t,
 				  struct engram_error *err)
 {
@@ -71,15 +88,9 @@ static enum engram_status prepare(struct engram_cuda_table *t,
 	struct cuda_scope scope;
 
 	status = cuda_enter(&scope, t->device, err);
-	if (status)
-		return status;
-	status = each_range(t, err);
-	if (!status && t->placement == ENGRAM_CUDA_REGISTERED &&
-	    !t->read_only) {
-		status = engram_protect(t->table);
-		if (status)
-			*err = *engram_last_error();
-	}
+	if (!status)
+		status = each_range(t, err);
+	status = protect(t, status, err);
 	if (status)
 		cuda_unregister(&t->ranges);
 	/* The scope ends with the thread.  To leave it for device 0, which

@@ -9,10 +9,21 @@
 
 /* ---- becoming ready ---- */
 
+/* A forked child can not use its parent's handle. */
+static enum engram_status check_fork(const struct engram_cuda_table *t)
+{
+	struct engram_table_info info;
+
+	return engram_table_info(t->table, &info);
+}
+
 static enum engram_status not_ready(const struct engram_cuda_table *t)
 {
+	enum engram_status status = check_fork(t);
 	struct engram_error err;
 
+	if (status)
+		return status;
 	if (atomic_load(&t->state) == CUDA_FAILED)
 		return engram_set_last_error(&t->failure);
 	engram_error_set(&err, ENGRAM_ENOTREADY,
@@ -30,14 +41,6 @@ static enum engram_status check_ready(const struct engram_cuda_table *t)
 	if (atomic_load_explicit(&t->state, memory_order_acquire) == CUDA_READY)
 		return ENGRAM_OK;
 	return not_ready(t);
-}
-
-/* A forked child can not use its parent's handle. */
-static enum engram_status check_fork(const struct engram_cuda_table *t)
-{
-	struct engram_table_info info;
-
-	return engram_table_info(t->table, &info);
 }
 
 enum engram_status engram_cuda_progress(const engram_cuda_table *table,
@@ -181,7 +184,7 @@ enum engram_status engram_cuda_table_hash(engram_cuda_table *table,
 
 	if (status)
 		return status;
-	if (batch->slot_cache)
+	if (batch->slot_cache && batch->slot_mapping)
 		status = engram_cuda_write_slots(&params, batch, rejects,
 						 stream, &err);
 	if (!status)
