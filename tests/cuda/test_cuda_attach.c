@@ -219,6 +219,68 @@ static void two_threads(void **state)
 	}
 }
 
+#ifndef FAKE_CUDA
+#define CUDA(call) assert_int_equal((call), cudaSuccess)
+
+static void come_and_go(struct setting *s, enum engram_cuda_placement placement)
+{
+	const struct engram_cuda_attach_params cuda = {
+		.device = -1, .placement = placement, .chunk_bytes = 4096};
+
+	assert_int_equal(engram_cuda_detach(setting_attach(s, 0, 1, &cuda)),
+			 ENGRAM_OK);
+}
+
+static void replay(cudaGraph_t graph, cudaStream_t stream)
+{
+	cudaGraphExec_t exec;
+
+	CUDA(cudaGraphInstantiateWithFlags(&exec, graph, 0));
+	CUDA(cudaGraphLaunch(exec, stream));
+	CUDA(cudaStreamSynchronize(stream));
+	CUDA(cudaGraphExecDestroy(exec));
+	CUDA(cudaGraphDestroy(graph));
+}
+
+/* A capture of the strictest mode goes on while other handles come and go,
+ * and has the lookup that was made before. */
+static void while_capturing(void **state)
+{
+	engram_cuda_table *t = setting_attach(*state, 0, 1, NULL);
+	struct engram_cuda_lookup_params lookup = {.ids_head_stride = 1,
+						   .num_tokens = 1};
+	struct engram_cuda_counters before, after;
+	struct engram_table_info info;
+	cudaStream_t stream;
+	cudaGraph_t graph;
+	int32_t *ids;
+	uint16_t *out;
+
+	engram_table_info(engram_cuda_host_table(t), &info);
+	CUDA(cudaMalloc((void **)&ids, info.num_cols * sizeof(*ids)));
+	CUDA(cudaMemset(ids, 0xff, info.num_cols * sizeof(*ids)));
+	CUDA(cudaMalloc((void **)&out,
+			sizeof(*out) * info.local_heads * info.dim));
+	lookup.ids = ids;
+	CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+	assert_int_equal(engram_cuda_counters(t, stream, &before), ENGRAM_OK);
+	CUDA(cudaDeviceSynchronize());
+	CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+	if (engram_cuda_table_lookup(t, 0, &lookup, out, stream))
+		fail_msg("lookup: %s", engram_last_error()->message);
+	come_and_go(*state, ENGRAM_CUDA_REGISTERED);
+	come_and_go(*state, ENGRAM_CUDA_DEVICE);
+	CUDA(cudaStreamEndCapture(stream, &graph));
+	replay(graph, stream);
+	assert_int_equal(engram_cuda_counters(t, stream, &after), ENGRAM_OK);
+	assert_int_equal(after.misses - before.misses, info.num_cols);
+	CUDA(cudaStreamDestroy(stream));
+	CUDA(cudaFree(ids));
+	CUDA(cudaFree(out));
+	assert_int_equal(engram_cuda_detach(t), ENGRAM_OK);
+}
+#endif
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -228,6 +290,9 @@ int main(void)
 		TEST(in_device_memory), TEST(registered_writable),
 		TEST(refuses),		TEST(forked_child),
 		TEST(detached_early),	TEST(two_threads),
+#ifndef FAKE_CUDA
+		TEST(while_capturing),
+#endif
 	};
 
 #ifndef FAKE_CUDA
