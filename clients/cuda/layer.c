@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "check.h"
 #include "engram_cuda_layer.h"
 
 #define ALIGNMENT 256
@@ -12,15 +13,6 @@ struct plan {
 	int in_place;	    /* rows are in order as they are looked up */
 	size_t gathered, rows, kv, end;
 };
-
-static enum engram_status invalid(struct engram_error *err, const char *field,
-				  const char *what, const char *fix)
-{
-	engram_error_set(err, ENGRAM_EINVAL, "%s: %s", field, what);
-	engram_error_fix(err, "%s", fix);
-	engram_error_path(err, "%s", field);
-	return ENGRAM_EINVAL;
-}
 
 /* Room behind *end for bf16 [a, b, c]; 0, or -1 when it is too much. */
 static int place(size_t *end, int64_t a, uint64_t b, uint64_t c)
@@ -83,21 +75,25 @@ static enum engram_status make_plan(const struct engram_cuda_layer *layer,
 	plan->rank = layer->comm ? layer->comm->rank : 0;
 	plan->size = layer->comm ? layer->comm->size : 1;
 	if (num_tokens < 0)
-		return invalid(err, "num_tokens", "negative", "give 0 or more");
+		return engram_invalid(err, "num_tokens", "negative",
+				      "give 0 or more");
 	if (plan->rank >= plan->size)
-		return invalid(err, "comm", "the rank is not below the size",
-			       "give ranks from 0 to size - 1");
+		return engram_invalid(err, "comm",
+				      "the rank is not below the size",
+				      "give ranks from 0 to size - 1");
 	if ((uint64_t)layer->local_heads * plan->size < layer->total_heads)
-		return invalid(err, "local_heads",
-			       "all ranks together have fewer than total_heads",
-			       "give each rank ceil(total_heads / size)");
+		return engram_invalid(
+			err, "local_heads",
+			"all ranks together have fewer than total_heads",
+			"give each rank ceil(total_heads / size)");
 	if (!layer->wkv.forward)
-		return invalid(err, "wkv", "no function to multiply with",
-			       "use engram_wkv_linear, or one of the engine");
+		return engram_invalid(
+			err, "wkv", "no function to multiply with",
+			"use engram_wkv_linear, or one of the engine");
 	share_out(layer, num_tokens, plan);
 	if (lay_out(layer, num_tokens, plan))
-		return invalid(err, "num_tokens", "too many to address",
-			       "pass fewer at once");
+		return engram_invalid(err, "num_tokens", "too many to address",
+				      "pass fewer at once");
 	return ENGRAM_OK;
 }
 
@@ -119,9 +115,9 @@ static enum engram_status prepare(const struct engram_cuda_layer *layer,
 	if (status || !batch->num_tokens)
 		return status;
 	if (!batch->workspace || (uintptr_t)batch->workspace % ALIGNMENT)
-		return invalid(err, "workspace",
-			       "NULL, or not aligned to 256 bytes",
-			       "pass what cudaMalloc gave");
+		return engram_invalid(err, "workspace",
+				      "NULL, or not aligned to 256 bytes",
+				      "pass what cudaMalloc gave");
 	if (batch->workspace_bytes >= plan->end)
 		return ENGRAM_OK;
 	engram_error_set(err, ENGRAM_EINVAL,

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "check.h"
 #include "launch.h"
 #include "wkv.h"
 #include "wkv_decode.h"
@@ -118,35 +119,26 @@ static enum engram_status take_weight(struct engram_wkv *wkv,
 	return status;
 }
 
-static enum engram_status refuse(struct engram_error *err, const char *field,
-				 const char *what, const char *fix)
-{
-	engram_error_set(err, ENGRAM_EINVAL, "%s: %s", field, what);
-	engram_error_fix(err, "%s", fix);
-	engram_error_path(err, "%s", field);
-	return ENGRAM_EINVAL;
-}
-
 static enum engram_status check(const struct engram_wkv_params *params,
 				struct engram_error *err)
 {
 	if (params->format != ENGRAM_WKV_BF16 &&
 	    params->format != ENGRAM_WKV_FP8_BLOCK32)
-		return refuse(err, "format", "unknown", "use 0 or 1");
+		return engram_invalid(err, "format", "unknown", "use 0 or 1");
 	if (!params->weight)
-		return refuse(err, "weight", "NULL", "pass it");
+		return engram_invalid(err, "weight", "NULL", "pass it");
 	if (params->format == ENGRAM_WKV_FP8_BLOCK32 && !params->scales)
-		return refuse(err, "scales", "NULL",
-			      "pass those of the fp8 weight");
+		return engram_invalid(err, "scales", "NULL",
+				      "pass those of the fp8 weight");
 	if (params->format == ENGRAM_WKV_BF16 && params->scales)
-		return refuse(err, "scales", "given with a bf16 weight",
-			      "set format to fp8, or scales to NULL");
+		return engram_invalid(err, "scales", "given with a bf16 weight",
+				      "set format to fp8, or scales to NULL");
 	if (!params->in_features || params->in_features > INT_MAX)
-		return refuse(err, "in_features", "out of range",
-			      "give total_heads * dim of a row");
+		return engram_invalid(err, "in_features", "out of range",
+				      "give total_heads * dim of a row");
 	if (!params->out_features || params->out_features > INT_MAX)
-		return refuse(err, "out_features", "out of range",
-			      "give (hc_mult + 1) * dim of the model");
+		return engram_invalid(err, "out_features", "out of range",
+				      "give (hc_mult + 1) * dim of the model");
 	return ENGRAM_OK;
 }
 
