@@ -106,6 +106,12 @@ const engram_table *engram_cuda_host_table(const engram_cuda_table *table);
 
 /* ---- using it, stream-ordered; ENGRAM_ENOTREADY before it is ready ---- */
 
+/*
+ * The current device must be the handle's, as that of any launch: the default
+ * stream is the current device's, and a kernel of another device faults at the
+ * handle's memory.  ENGRAM_ECUDA for another device's stream.
+ */
+
 /* For engram_cuda_hash: host arrays of device pointers, valid until detach. */
 enum engram_status engram_cuda_hash_params(const engram_cuda_table *table,
 					   struct engram_hash_params *out);
