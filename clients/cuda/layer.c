@@ -100,7 +100,7 @@ static enum engram_status make_plan(const struct engram_cuda_layer *layer,
 size_t engram_cuda_layer_workspace(const struct engram_cuda_layer *layer,
 				   int64_t max_tokens)
 {
-	struct plan plan;
+	struct plan plan = {0};
 
 	return make_plan(layer, max_tokens, &plan, NULL) ? 0 : plan.end;
 }
@@ -253,7 +253,7 @@ enum engram_status engram_cuda_layer_fetch(
 	const struct engram_cuda_layer_batch *batch, engram_stream stream,
 	struct engram_error *err)
 {
-	struct plan plan;
+	struct plan plan = {0};
 	enum engram_status status = prepare(layer, batch, &plan, err);
 
 	if (status || !batch->num_tokens)
@@ -266,7 +266,7 @@ enum engram_status engram_cuda_layer_finish(
 	const struct engram_cuda_layer_batch *batch, engram_stream stream,
 	struct engram_error *err)
 {
-	struct plan plan;
+	struct plan plan = {0};
 	enum engram_status status = prepare(layer, batch, &plan, err);
 
 	if (status || !batch->num_tokens)
@@ -279,7 +279,7 @@ enum engram_status engram_cuda_layer_forward(
 	const struct engram_cuda_layer_batch *batch, engram_stream stream,
 	struct engram_error *err)
 {
-	struct plan plan;
+	struct plan plan = {0};
 	enum engram_status status = prepare(layer, batch, &plan, err);
 
 	if (status || !batch->num_tokens)
