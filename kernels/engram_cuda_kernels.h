@@ -118,6 +118,33 @@ enum engram_status engram_cuda_decode(const struct engram_rows *rows,
 				      engram_stream stream,
 				      struct engram_error *err);
 
+/* ---- hash and lookup of all layers ---- */
+
+/* What engram_cuda_hash_lookup reads and writes besides a batch. */
+struct engram_cuda_step {
+	const struct engram_cuda_source *sources; /* [num_layers], host */
+	/* [num_layers], host array of device pointers: bf16
+	 * [num_tokens, local_heads, dim] each */
+	uint16_t *const *outs;
+	/* scratch on the device, int32 [num_tokens, num_layers, cols]; holds
+	 * nothing to rely on afterwards */
+	int32_t *ids;
+	uint32_t head_begin, local_heads; /* of this rank */
+	uint64_t *misses, *rejects;	  /* device memory, or NULL */
+};
+
+/*
+ * engram_cuda_write_slots if there is a slot cache, engram_cuda_hash, and
+ * engram_cuda_lookup of every layer: the same rows.  A decode-sized batch of
+ * rows of dim 256 takes one launch instead of one and one a layer.
+ */
+enum engram_status engram_cuda_hash_lookup(
+	const struct engram_hash_params *params,
+	const struct engram_hash_batch *batch,
+	const struct engram_cuda_step *step,
+	const struct engram_cuda_grid *grid, engram_stream stream,
+	struct engram_error *err);
+
 /* ---- gate, sequence-parallel rows ---- */
 
 enum engram_status engram_cuda_gate(const struct engram_gate_args *args,

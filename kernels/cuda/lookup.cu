@@ -2,23 +2,7 @@
 #include "check.h"
 #include "launch.h"
 #include "lookup.cuh"
-
-/* The smallest grid that reads random rows of host memory at full speed, and
- * the one past which nothing is gained (tests/bench/README.md). */
-#define BACKGROUND_BLOCKS 2
-#define FOREGROUND_BLOCKS 8
-
-enum path {
-	PATH_256, /* dim 256 fp8, blocks of 32 */
-	PATH_UNITS,
-	PATH_ELEMENTS
-};
-
-struct plan {
-	enum path path;
-	int align; /* of units: 8, 4 or 1 */
-	uint32_t units, tile_rows;
-};
+#include "lookup_plan.h"
 
 template <enum path PATH, int ALIGN, bool WIDE, bool RAW>
 static __global__ void __launch_bounds__(THREADS, 1)
@@ -58,77 +42,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- which kernel ---- */
 
-static int aligned(const void *pointer, int64_t stride, int64_t to)
-{
-	return (intptr_t)pointer % to == 0 && stride % to == 0;
-}
-
-static int common_alignment(const struct engram_rows *rows, int scales_too)
-{
-	for (int to = 8; to > 1; to -= 4)
-		if (aligned(rows->codes, rows->code_stride_bytes, to) &&
-		    (!scales_too ||
-		     aligned(rows->scales, rows->scale_stride_bytes, to)))
-			return to;
-	return 1;
-}
-
-static struct plan make_plan(const struct lookup_task *task)
-{
-	const struct engram_rows *rows = &task->rows;
-	int scaled = rows->scale_scheme == ENGRAM_SCALE_UE8M0_BLOCK;
-	uint32_t element = rows->dtype == ENGRAM_BF16 ? 2 : 1;
-	uint32_t width = ENGRAM_UNIT_BYTES / element;
-	struct plan plan = {PATH_ELEMENTS, 1, 0, WARP};
-	/* units are written whole */
-	uintptr_t to =
-		task->out ? (uintptr_t)task->out : (uintptr_t)task->raw.codes;
-	uintptr_t out_align = task->out ? 16 / element : ENGRAM_UNIT_BYTES;
-
-	if (rows->dim % width || to % out_align ||
-	    (scaled && rows->block_size % width))
-		return plan;
-	plan.path = PATH_UNITS;
-	plan.units = rows->dim / width;
-	plan.align = common_alignment(rows, 0);
-	plan.tile_rows = WARP * DEPTH / plan.units;
-	plan.tile_rows = plan.tile_rows < 1	 ? 1
-			 : plan.tile_rows > WARP ? WARP
-						 : plan.tile_rows;
-	if (scaled && rows->dim == 256 && rows->block_size == 32 &&
-	    rows->dtype == ENGRAM_F8_E4M3 &&
-	    common_alignment(rows, 1) == ENGRAM_UNIT_BYTES)
-		plan.path = PATH_256;
-	return plan;
-}
-
-static enum engram_status choose_blocks(const struct engram_cuda_grid *grid,
-					int resident, int64_t tiles,
-					unsigned int *out,
-					struct engram_error *err)
-{
-	int64_t needed = (tiles + WARPS - 1) / WARPS;
-	int64_t blocks = grid ? grid->blocks : 0;
-	enum engram_status status;
-	int multiprocessors;
-
-	if (!blocks && resident) {
-		status = engram_cuda_multiprocessors(&multiprocessors, err);
-		if (status)
-			return status;
-		blocks = (int64_t)multiprocessors * 2;
-	}
-	if (!blocks)
-		blocks = grid && grid->hint == ENGRAM_CUDA_FOREGROUND
-				 ? FOREGROUND_BLOCKS
-				 : BACKGROUND_BLOCKS;
-	*out = (unsigned int)(blocks < needed ? blocks : needed);
-	return ENGRAM_OK;
-}
-
 template <enum path PATH, int ALIGN, bool WIDE>
-static void start(const struct lookup_task *task, const struct plan *plan,
-		  unsigned int blocks, engram_stream stream)
+static void start(const struct lookup_task *task,
+		  const struct lookup_plan *plan, unsigned int blocks,
+		  engram_stream stream)
 {
 	if (task->out)
 		lookup_kernel<PATH, ALIGN, WIDE, false>
@@ -141,8 +58,9 @@ static void start(const struct lookup_task *task, const struct plan *plan,
 }
 
 template <bool WIDE>
-static void start_units(const struct lookup_task *task, const struct plan *plan,
-			unsigned int blocks, engram_stream stream)
+static void start_units(const struct lookup_task *task,
+			const struct lookup_plan *plan, unsigned int blocks,
+			engram_stream stream)
 {
 	if (plan->align == 8)
 		start<PATH_UNITS, 8, WIDE>(task, plan, blocks, stream);
@@ -157,7 +75,7 @@ static enum engram_status launch(struct lookup_task *task,
 				 int resident, engram_stream stream,
 				 struct engram_error *err)
 {
-	struct plan plan = make_plan(task);
+	struct lookup_plan plan = lookup_make_plan(task);
 	enum engram_status status;
 	unsigned int blocks;
 
@@ -167,7 +85,7 @@ static enum engram_status launch(struct lookup_task *task,
 		return engram_invalid(err, "num_tokens",
 				      "more than 2^32 rows for one launch",
 				      "pass fewer tokens at once");
-	status = choose_blocks(grid, resident,
+	status = lookup_blocks(grid, resident,
 			       (task->num_rows + plan.tile_rows - 1) /
 				       plan.tile_rows,
 			       &blocks, err);
@@ -186,18 +104,6 @@ static enum engram_status launch(struct lookup_task *task,
 
 /* ---- the interface ---- */
 
-static struct lookup_task task_of(const struct engram_cuda_source *source,
-				  const struct engram_lookup_args *args)
-{
-	struct lookup_task task = {};
-
-	task.rows = source->rows;
-	task.descriptor = source->descriptor;
-	task.args = *args;
-	task.num_rows = args->num_tokens * args->local_heads;
-	return task;
-}
-
 enum engram_status engram_cuda_lookup(const struct engram_cuda_source *source,
 				      const struct engram_lookup_args *args,
 				      uint16_t *out,
@@ -211,7 +117,7 @@ enum engram_status engram_cuda_lookup(const struct engram_cuda_source *source,
 
 	if (status)
 		return status;
-	task = task_of(source, args);
+	task = lookup_task_of(source, args);
 	task.out = out;
 	return launch(&task, grid, source->resident, stream, err);
 }
@@ -245,7 +151,7 @@ enum engram_status engram_cuda_lookup_raw(
 
 	if (status)
 		return status;
-	task = task_of(source, args);
+	task = lookup_task_of(source, args);
 	task.raw = *out;
 	status = clear_scales(&task, stream, err);
 	if (status)

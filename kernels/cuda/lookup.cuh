@@ -9,6 +9,7 @@
 #ifndef ENGRAM_CUDA_LOOKUP_CUH
 #define ENGRAM_CUDA_LOOKUP_CUH
 
+#include "engram_cuda_kernels.h"
 #include "rows.cuh"
 
 /* Loads in flight for each thread, and threads: with 64 registers each, what

@@ -8,7 +8,8 @@ Measured in one run on one table, interleaved:
   packed             ours, on packed records
   packed_foreground  ours, packed, with the hint that nothing else runs
 for uniform and Zipf ids, all new in every repetition.  Then our grid from 1 to
-32 blocks, and hash and lookup as decode steps in CUDA graphs.
+32 blocks, and hash and lookups of two layers as decode steps in CUDA
+graphs.
 
 Each variant is compared with a model, bit by bit, before it is timed.
 """
@@ -25,7 +26,7 @@ HEADS = 24
 TOKENS = (32, 256, 1024, 8192, 65536)
 GRID_TOKENS = (32, 8192)
 GRID_BLOCKS = (1, 2, 4, 8, 16, 32)
-STEP_TOKENS = (1, 8, 32, 64)
+STEP_TOKENS = (1, 4, 8, 16, 32, 64)
 BASE = "triton"
 
 
@@ -125,8 +126,9 @@ def steps(args, library, table):
         step = hash_steps.measure_steps(library, table, tokens,
                                         5 if args.quick else 60)
         print(f"step of {tokens} tokens: hash {step['hash']['median_us']:.1f}"
-              f" us, lookup {step['lookup']['median_us']:.1f}, both "
-              f"{step['hash_lookup']['median_us']:.1f}", flush=True)
+              f" us, lookups {step['lookups']['median_us']:.1f}, one by one "
+              f"{step['one_by_one']['median_us']:.1f}, at once "
+              f"{step['at_once']['median_us']:.1f}", flush=True)
         found.append(step)
     return found
 

@@ -76,6 +76,12 @@ class Grid(ctypes.Structure):
     _fields_ = [("blocks", U32), ("hint", INT)]
 
 
+class Step(ctypes.Structure):
+    _fields_ = _fields(
+        (P, "sources outs ids"), (U32, "head_begin local_heads"),
+        (P, "misses rejects"))
+
+
 class GateArgs(ctypes.Structure):
     _fields_ = _fields(
         (I64, "num_tokens"), (U32, "hc_mult dim"), (P, "hidden")) + [
@@ -98,7 +104,7 @@ STRUCTURES = {
     "engram_hash_params": HashParams, "engram_hash_batch": HashBatch,
     "engram_rows": Rows, "engram_lookup_args": LookupArgs,
     "engram_cuda_descriptor": Descriptor, "engram_cuda_source": Source,
-    "engram_cuda_grid": Grid, "engram_gate_args": GateArgs,
+    "engram_cuda_grid": Grid, "engram_cuda_step": Step, "engram_gate_args": GateArgs,
     "engram_error": Error}
 CONSTANTS = {
     "ENGRAM_CUDA_BACKGROUND": BACKGROUND,
@@ -130,6 +136,7 @@ class Library:
         self._hash = self._function("hash", 6)
         self._lookup = self._function("lookup", 6)
         self._gate = self._function("gate", 4)
+        self._hash_lookup = self._function("hash_lookup", 6)
 
     def _function(self, name, arguments):
         function = getattr(self._so, "engram_cuda_" + name)
@@ -154,6 +161,9 @@ class Library:
 
     def lookup(self, source, args, out, grid=None):
         self._call(self._lookup, source, args, out, grid)
+
+    def hash_lookup(self, params, batch, step, grid=None):
+        self._call(self._hash_lookup, params, batch, step, grid)
 
     def gate(self, args, out):
         self._call(self._gate, args, out)

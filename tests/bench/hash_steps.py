@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode steps as CUDA graphs: hash, lookup, and both, for bench_lookup."""
+"""Decode steps of a model of two layers as CUDA graphs, for bench_lookup: hash
+and two lookups, one by one and by engram_cuda_hash_lookup."""
+import ctypes
+
 import engram_ctypes
 import measure
 import table as tables
@@ -19,7 +22,7 @@ class Steps:
         self.params, self._kept = variants.hash_geometry(table.rows)
         self._library, self._lookup, self._rows = library, lookup, table.rows
         self.tokens = tokens
-        layers = self.params.num_layers
+        self._layers = self.params.num_layers
         cols = (self.params.max_ngram - self.params.min_ngram + 1) \
             * self.params.num_heads
 
@@ -31,19 +34,33 @@ class Steps:
         self._positions = torch.full((tokens,), 1000, device="cuda")
         self._bounds = torch.arange(tokens + 1, dtype=torch.int32,
                                     device="cuda")
-        self.hashed = ints(UNROLL, tokens, layers, cols)
-        self.drawn = ints(UNROLL, tokens, layers, cols)
+        self.hashed = ints(UNROLL, tokens, self._layers, cols)
+        self.drawn = ints(UNROLL, tokens, self._layers, cols)
         self.rejects = ints(1, kind=torch.int64)
-        self.out = torch.empty((tokens, cols, tables.DIM),
-                               dtype=torch.bfloat16, device="cuda")
+        self.outs = torch.empty((self._layers, tokens, cols, tables.DIM),
+                                dtype=torch.bfloat16, device="cuda")
+        self._step = self._make_step(cols)
+
+    def _make_step(self, cols):
+        layers = self._layers
+        self._sources = (engram_ctypes.Source * layers)(
+            *[self._lookup.source] * layers)
+        self._pointers = (ctypes.c_void_p * layers)(
+            *[out.data_ptr() for out in self.outs])
+        return engram_ctypes.Step(
+            sources=ctypes.addressof(self._sources),
+            outs=ctypes.addressof(self._pointers),
+            ids=self.hashed.data_ptr(), head_begin=0, local_heads=cols,
+            misses=self._lookup.misses_address,
+            rejects=self.rejects.data_ptr())
 
     def refill(self):
         self.input.random_(0, self.params.token_map_len)
         self.lookback.random_(0, self.params.token_map_len)
         self.drawn.random_(0, self._rows)
 
-    def hash(self, step):
-        batch = engram_ctypes.HashBatch(
+    def _batch(self, step):
+        return engram_ctypes.HashBatch(
             num_tokens=self.tokens, input_stride=1, position_stride=1,
             input_ids=self.input[step].data_ptr(),
             positions=self._positions.data_ptr(),
@@ -51,53 +68,66 @@ class Steps:
             num_requests=self.tokens, lookback_depth=LOOKBACK,
             lookback_ids=self.lookback[step].data_ptr(),
             lookback_row_stride=LOOKBACK, lookback_col_stride=1)
-        self._library.hash(self.params, batch, self.hashed[step].data_ptr(),
+
+    def hash(self, step):
+        self._library.hash(self.params, self._batch(step),
+                           self.hashed[step].data_ptr(),
                            self.rejects.data_ptr())
 
-    def lookup(self, ids):
-        self._lookup.run(ids[:, 0], self.out)
+    def lookups(self, ids):
+        for layer in range(self._layers):
+            self._lookup.run(ids[:, layer], self.outs[layer])
+
+    def one_by_one(self, step):
+        self.hash(step)
+        self.lookups(self.hashed[step])
+
+    def at_once(self, step):
+        self._library.hash_lookup(self.params, self._batch(step), self._step,
+                                  self._lookup.grid)
+
+    def check(self):
+        """Both ways give the same bits."""
+        import torch
+
+        self.refill()
+        self.one_by_one(0)
+        want = self.outs.view(torch.int16).clone()
+        self.outs.zero_()
+        self.at_once(0)
+        if not torch.equal(self.outs.view(torch.int16), want):
+            raise variants.WrongRows("hash_lookup: other rows")
 
     def graphs(self):
-        """{"hash", "lookup", "hash_lookup"}: each all UNROLL steps."""
-        def both(step):
-            self.hash(step)
-            self.lookup(self.hashed[step])
-
+        """Each all UNROLL steps."""
         steps = {"hash": self.hash,
-                 "lookup": lambda step: self.lookup(self.drawn[step]),
-                 "hash_lookup": both}
+                 "lookups": lambda step: self.lookups(self.drawn[step]),
+                 "one_by_one": self.one_by_one, "at_once": self.at_once}
         self.refill()
         return {name: measure.capture(
             lambda function=function: [function(i) for i in range(UNROLL)])
             for name, function in steps.items()}
 
 
-def measure_steps(library, table, tokens, repetitions):
-    """Times of one step, and what doing both in one kernel could save at most:
-    all that the hash adds."""
-    lookup = variants.Ours(library, table, "packed")
+def measure_steps(library, table, tokens, repetitions, blocks=0):
+    """Times of one step.  The input is new before every replay: rows that the
+    one before has read would come faster."""
+    lookup = variants.Ours(library, table, "packed", blocks)
     steps = Steps(library, table, lookup, tokens)
+    steps.check()
     graphs = steps.graphs()
-
-    def replay(graph):
-        def run(_):
-            graph.replay()
-        return run
-
     samples = {name: [] for name in graphs}
     for _ in range(repetitions):
-        steps.refill()
-        once = measure.interleaved(
-            {name: replay(graph) for name, graph in graphs.items()}, 1,
-            warm_up=0)
-        for name, values in once.items():
-            samples[name] += values
+        for name, graph in graphs.items():
+            steps.refill()
+            samples[name] += measure.interleaved(
+                {name: lambda _, graph=graph: graph.replay()}, 1,
+                warm_up=0)[name]
     if lookup.misses() or int(steps.rejects.item()):
         raise variants.WrongRows("hash: ids outside the table")
     result = {name: measure.summary(values[2:], 1 / UNROLL)
               for name, values in samples.items()}
-    both, alone = (result[name]["median_us"]
-                   for name in ("hash_lookup", "lookup"))
-    return {"tokens": tokens, "steps_in_graph": UNROLL, **result,
-            "fusing_saves_at_most_us": both - alone,
-            "fusing_saves_at_most": (both - alone) / both}
+    return {"tokens": tokens, "layers": steps.params.num_layers,
+            "steps_in_graph": UNROLL, **result,
+            "at_once_speed_up": result["one_by_one"]["median_us"]
+            / result["at_once"]["median_us"]}

@@ -84,13 +84,12 @@ def lookup_tables(result):
     text += "\n\n" + markdown(("tokens", "grid", "blocks", "median us",
                                "Mrow/s"), rows)
     rows = [(step["tokens"], *(f"{step[name]['median_us']:.1f}" for name in
-                               ("hash", "lookup", "hash_lookup")),
-             f"{step['fusing_saves_at_most_us']:.1f} "
-             f"({step['fusing_saves_at_most']:.0%})")
+                               ("hash", "lookups", "one_by_one", "at_once")),
+             f"{step['at_once_speed_up']:.2f}x")
             for step in result["steps"]]
     return text + "\n\n" + markdown(
-        ("tokens", "hash us", "lookup us", "both us",
-         "one kernel for both saves at most, us"), rows)
+        ("tokens", "hash us", "lookups us", "one by one us", "at once us",
+         "gain"), rows)
 
 
 def model_tables(result):

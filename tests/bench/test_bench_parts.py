@@ -187,9 +187,9 @@ def lookup_result():
                       "variants": variants(tokens, ["1", "8", "default"])}
                      for tokens in (32, 8192)],
             "steps": [{"tokens": 8, **{name: {"median_us": 5.0} for name in
-                                       ("hash", "lookup", "hash_lookup")},
-                       "fusing_saves_at_most": 0.2,
-                       "fusing_saves_at_most_us": 1.0}]}
+                                       ("hash", "lookups", "one_by_one",
+                                        "at_once")},
+                       "at_once_speed_up": 1.2}]}
 
 
 def model_result():

@@ -42,9 +42,9 @@ class Ours:
         text = bytes(engram_ctypes.Descriptor(rows=rows, generation=1))
         self._descriptor = torch.frombuffer(
             bytearray(text), dtype=torch.uint8).cuda()
-        self._source = engram_ctypes.Source(
+        self.source = engram_ctypes.Source(
             rows=rows, descriptor=self._descriptor.data_ptr(), resident=0)
-        self._grid = engram_ctypes.Grid(blocks=blocks, hint=hint)
+        self.grid = engram_ctypes.Grid(blocks=blocks, hint=hint)
         self._misses = torch.zeros(1, dtype=torch.int64, device="cuda")
         self._args = engram_ctypes.LookupArgs(
             ids_head_stride=1, misses=self._misses.data_ptr())
@@ -56,7 +56,11 @@ class Ours:
         args.ids_token_stride = ids.stride(0)
         args.num_tokens = tokens
         args.local_heads = args.total_heads = heads
-        self._library.lookup(self._source, args, out.data_ptr(), self._grid)
+        self._library.lookup(self.source, args, out.data_ptr(), self.grid)
+
+    @property
+    def misses_address(self):
+        return self._misses.data_ptr()
 
     def misses(self):
         """Ids that were in no row, since the last call."""

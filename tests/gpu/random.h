@@ -63,5 +63,6 @@ int random_decode(uint64_t seed, char *why);
 int random_gate(uint64_t seed, char *why);
 int random_sp_rows(uint64_t seed, char *why);
 int random_hash(uint64_t seed, char *why);
+int random_step(uint64_t seed, char *why);
 
 #endif

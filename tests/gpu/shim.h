@@ -25,6 +25,16 @@ extern __typeof__(engram_cpu_decode) engram_shim_decode;
 extern __typeof__(engram_cpu_gate) engram_shim_gate;
 extern __typeof__(engram_cpu_sp_rows) engram_shim_sp_rows;
 
+struct engram_shim_counts {
+	uint64_t misses, rejects;
+};
+/* engram_cuda_hash_lookup; at most 64 layers. */
+enum engram_status engram_shim_hash_lookup(
+	const struct engram_hash_params *params,
+	const struct engram_hash_batch *batch, const struct engram_rows *rows,
+	uint32_t head_begin, uint32_t local_heads, uint16_t *const *outs,
+	struct engram_shim_counts *counts, struct engram_error *err);
+
 /* How the next calls read rows and count; all 0 at the start. */
 struct engram_shim_options {
 	int registered; /* rows in registered host memory, else in the GPU's */

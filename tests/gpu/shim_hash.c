@@ -2,9 +2,8 @@
 /* The hash and the slot writer. */
 #include <string.h>
 
-#include "shim_call.h"
+#include "shim_parts.h"
 
-#define MAX_LAYERS 64
 /* What the counter holds beforehand: it is added to. */
 #define COUNTER_START 1000
 
@@ -14,13 +13,6 @@ uint64_t engram_shim_rejects(void)
 {
 	return rejects;
 }
-
-struct hash_copy {
-	struct engram_hash_params params;
-	struct engram_hash_batch batch;
-	const int64_t *multipliers[MAX_LAYERS];
-	const int64_t *primes[MAX_LAYERS], *offsets[MAX_LAYERS];
-};
 
 static void copy_layers(struct shim_call *call, const int64_t *const *from,
 			const int64_t **to, uint32_t layers, int64_t count)
@@ -32,7 +24,7 @@ static void copy_layers(struct shim_call *call, const int64_t *const *from,
 	}
 }
 
-static int64_t num_cols(const struct engram_hash_params *params)
+int64_t shim_num_cols(const struct engram_hash_params *params)
 {
 	if (params->min_ngram < 1 || params->max_ngram < params->min_ngram)
 		return 0;
@@ -40,18 +32,18 @@ static int64_t num_cols(const struct engram_hash_params *params)
 	       params->num_heads;
 }
 
-static void copy_params(struct shim_call *call,
-			const struct engram_hash_params *params,
-			struct hash_copy *copy)
+void shim_copy_params(struct shim_call *call,
+		      const struct engram_hash_params *params,
+		      struct shim_hash_copy *copy)
 {
 	struct shim_array map =
 		SHIM_ARRAY1(params->token_map, params->token_map_len, 1);
-	int64_t cols = num_cols(params);
+	int64_t cols = shim_num_cols(params);
 	uint32_t layers = params->num_layers;
 
 	copy->params = *params;
 	copy->params.token_map = shim_in(call, &map);
-	if (layers > MAX_LAYERS)
+	if (layers > SHIM_MAX_LAYERS)
 		return; /* to be refused */
 	copy_layers(call, params->multipliers, copy->multipliers, layers,
 		    params->max_ngram);
@@ -63,9 +55,9 @@ static void copy_params(struct shim_call *call,
 }
 
 /* Everything but the slots, which one call reads and the other writes. */
-static void copy_batch(struct shim_call *call,
-		       const struct engram_hash_batch *from,
-		       struct engram_hash_batch *to)
+void shim_copy_batch(struct shim_call *call,
+		     const struct engram_hash_batch *from,
+		     struct engram_hash_batch *to)
 {
 	struct shim_array ids = SHIM_ARRAY1(from->input_ids, from->num_tokens,
 					    from->input_stride);
@@ -112,18 +104,19 @@ enum engram_status engram_shim_hash(const struct engram_hash_params *params,
 				    int32_t *out, struct engram_error *err)
 {
 	struct shim_array result = SHIM_ARRAY1(
-		out, batch->num_tokens * params->num_layers * num_cols(params),
+		out,
+		batch->num_tokens * params->num_layers * shim_num_cols(params),
 		1);
 	struct shim_array cache =
 		SHIM_ARRAY1(batch->slot_cache, batch->num_slots, 1);
-	struct hash_copy copy;
+	struct shim_hash_copy copy;
 	struct shim_call call;
 	enum engram_status status;
 	uint64_t count, *device_count;
 
 	shim_begin(&call);
-	copy_params(&call, params, &copy);
-	copy_batch(&call, batch, &copy.batch);
+	shim_copy_params(&call, params, &copy);
+	shim_copy_batch(&call, batch, &copy.batch);
 	copy.batch.slot_cache = shim_in(&call, &cache);
 	device_count = counter(&call, &count);
 	out = shim_out(&call, &result);
@@ -141,14 +134,14 @@ enum engram_status engram_shim_write_slots(
 {
 	struct shim_array cache =
 		SHIM_ARRAY1(batch->slot_cache, batch->num_slots, 1);
-	struct hash_copy copy;
+	struct shim_hash_copy copy;
 	struct shim_call call;
 	enum engram_status status;
 	uint64_t count, *device_count;
 
 	shim_begin(&call);
-	copy_params(&call, params, &copy);
-	copy_batch(&call, batch, &copy.batch);
+	shim_copy_params(&call, params, &copy);
+	shim_copy_batch(&call, batch, &copy.batch);
 	copy.batch.slot_cache = shim_inout(&call, &cache);
 	device_count = counter(&call, &count);
 	status = shim_end(&call,

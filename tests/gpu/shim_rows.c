@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lookup, raw lookup and decode. */
 #include "engram_segment.h"
-#include "shim_call.h"
+#include "shim_parts.h"
 
 static int64_t code_bytes(const struct engram_rows *rows)
 {
@@ -63,7 +63,7 @@ static void copy_rows(struct shim_call *call, struct engram_rows *rows,
 /* What the kernels may know of a pointer in a descriptor. */
 #define ALIGNMENT 16
 
-static struct engram_cuda_source source_of(
+struct engram_cuda_source shim_source_of(
 	struct shim_call *call, const struct engram_rows *rows,
 	struct engram_cuda_descriptor *descriptor)
 {
@@ -129,7 +129,7 @@ enum engram_status engram_shim_lookup(const struct engram_rows *rows,
 		SHIM_ARRAY1(out, num_out_rows(args) * rows->dim, 1);
 
 	shim_begin(&call);
-	source = source_of(&call, rows, &descriptor);
+	source = shim_source_of(&call, rows, &descriptor);
 	copy = copy_args(&call, args);
 	out = shim_out(&call, &array);
 	return shim_end(&call,
@@ -155,7 +155,7 @@ enum engram_status engram_shim_lookup_raw(const struct engram_rows *rows,
 		out->codes, num_out_rows(args) * code_bytes(rows), 1);
 
 	shim_begin(&call);
-	source = source_of(&call, rows, &descriptor);
+	source = shim_source_of(&call, rows, &descriptor);
 	copy = copy_args(&call, args);
 	device.codes = shim_out(&call, &array);
 	array = SHIM_ARRAY1(out->scales, (int64_t)scales, 1);

@@ -24,6 +24,7 @@ static const struct {
 	{"lookup", random_lookup},   {"raw", random_raw},
 	{"decode", random_decode},   {"gate", random_gate},
 	{"sp_rows", random_sp_rows}, {"hash", random_hash},
+	{"step", random_step},
 };
 #define NUM_KINDS (sizeof(kinds) / sizeof(kinds[0]))
 

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside the shim: device copies of the larger arguments. */
+#ifndef ENGRAM_SHIM_PARTS_H
+#define ENGRAM_SHIM_PARTS_H
+
+#include "shim_call.h"
+
+#define SHIM_MAX_LAYERS 64
+
+struct shim_hash_copy {
+	struct engram_hash_params params;
+	struct engram_hash_batch batch;
+	const int64_t *multipliers[SHIM_MAX_LAYERS];
+	const int64_t *primes[SHIM_MAX_LAYERS], *offsets[SHIM_MAX_LAYERS];
+};
+
+int64_t shim_num_cols(const struct engram_hash_params *params);
+void shim_copy_params(struct shim_call *call,
+		      const struct engram_hash_params *params,
+		      struct shim_hash_copy *copy);
+/* Everything but the slots, which one call reads and the other writes. */
+void shim_copy_batch(struct shim_call *call,
+		     const struct engram_hash_batch *from,
+		     struct engram_hash_batch *to);
+
+/* As the shim's options say; `descriptor` is for the host's copy of it. */
+struct engram_cuda_source shim_source_of(
+	struct shim_call *call, const struct engram_rows *rows,
+	struct engram_cuda_descriptor *descriptor);
+
+#endif
