@@ -8,6 +8,12 @@ static const char *fix_of(cudaError_t code)
 	case cudaErrorInsufficientDriver:
 		return "check that nvidia-smi works here, and that the "
 		       "driver is at least as new as this build's CUDA";
+	case cudaErrorInvalidDevice:
+		return "give an ordinal below cudaGetDeviceCount; devices are "
+		       "counted within CUDA_VISIBLE_DEVICES";
+	case cudaErrorDevicesUnavailable:
+		return "end the process that holds the device for itself, or "
+		       "set its compute mode to default (nvidia-smi -c 0)";
 	case cudaErrorNoKernelImageForDevice:
 		return "build with CUDA_ARCHS naming this GPU's compute "
 		       "capability";
