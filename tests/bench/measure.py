@@ -92,14 +92,12 @@ def commit():
     return head + ("-dirty" if changed else "")
 
 
-def environment():
-    import torch
-    import triton
-
-    import cuda_driver
-
-    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+def machine():
+    """What needs neither torch nor a GPU of one's own."""
     memory = _proc_value("/proc/meminfo", "MemTotal").split()[0]
+    gpu, _, driver = _output("nvidia-smi", "--query-gpu=name,driver_version",
+                             "--format=csv,noheader").partition("\n")[0] \
+        .partition(", ")
     return {
         "command": shlex.join(sys.argv),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(
@@ -109,13 +107,24 @@ def environment():
         "cpus": os.cpu_count(),
         "memory_gib": round(int(memory) / 2**20, 1),
         "kernel": platform.release(),
+        "gpu": gpu, "driver": driver,
+        "python": platform.python_version()}
+
+
+def environment():
+    import torch
+    import triton
+
+    import cuda_driver
+
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        **machine(),
         "gpu": gpu.name, "sms": gpu.multi_processor_count,
         "l2_bytes": gpu.L2_cache_size,
-        "driver": _output("nvidia-smi", "--query-gpu=driver_version",
-                          "--format=csv,noheader").split("\n")[0],
         "driver_cuda": cuda_driver.driver_version(),
         "cuda": torch.version.cuda, "torch": torch.__version__,
-        "triton": triton.__version__, "python": platform.python_version()}
+        "triton": triton.__version__}
 
 
 def sms():
@@ -180,7 +189,8 @@ def capture(function):
 
 def write(args, bench, result):
     result = {"bench": bench, "quick": args.quick,
-              "environment": environment(), **result}
+              "environment": result.get("environment") or environment(),
+              **result}
     text = json.dumps(result, indent=1) + "\n"
     if args.out:
         path = pathlib.Path(args.out)

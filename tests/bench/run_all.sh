@@ -67,5 +67,13 @@ bench() {
 
 bench gate "$@"
 bench lookup --dir "$directory" --gib "$gib" "$@"
+root=$(cd "$here/../.." && pwd)
+if [ -x "$root/build/bin/engramd" ] &&
+	[ -x "$root/build/tests/attach_probe" ]; then
+	bench attach --dir "$directory" --gib $((gib < 16 ? gib : 16)) "$@"
+else
+	echo "== attach: skipped: build/bin/engramd and" \
+		"build/tests/attach_probe are not built (make)"
+fi
 bench model --dir "$directory" --gib "$gib" "$@"
 exit $failed

@@ -8,6 +8,10 @@
 struct fake_cuda fake_cuda = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.released = PTHREAD_COND_INITIALIZER,
+	.registers = 1,
+	.same_address = 1,
+	.read_only = 1,
+	.devices = 2,
 };
 static _Thread_local enum cudaStreamCaptureMode mode =
 	cudaStreamCaptureModeGlobal;
@@ -167,6 +171,12 @@ static int overlap(const struct fake_range *a, const char *address,
 	return a->address < address + bytes && address < a->address + a->bytes;
 }
 
+static void touch(const char *address, size_t bytes)
+{
+	for (size_t at = 0; at < bytes; at += 4096)
+		(void)*(const volatile char *)(address + at);
+}
+
 cudaError_t cudaHostRegister(void *address, size_t bytes, unsigned int flags)
 {
 	cudaError_t error = begin(0);
@@ -185,6 +195,8 @@ cudaError_t cudaHostRegister(void *address, size_t bytes, unsigned int flags)
 	if (!error && fake_cuda.registered_ever + 1 == fake_cuda.refuse_range)
 		error = failing(cudaErrorMemoryAllocation);
 	if (!error) {
+		/* pinning has every page in place */
+		touch(address, bytes);
 		assert(fake_cuda.num_ranges < 256);
 		fake_cuda.ranges[fake_cuda.num_ranges++] =
 			(struct fake_range){address, bytes, flags};
@@ -204,8 +216,7 @@ cudaError_t cudaHostUnregister(void *address)
 	if (i == fake_cuda.num_ranges)
 		return end(failing(cudaErrorHostMemoryNotRegistered));
 	/* pages that are gone can not be unpinned */
-	for (size_t at = 0; at < fake_cuda.ranges[i].bytes; at += 4096)
-		(void)*(volatile char *)(fake_cuda.ranges[i].address + at);
+	touch(address, fake_cuda.ranges[i].bytes);
 	fake_cuda.ranges[i] = fake_cuda.ranges[--fake_cuda.num_ranges];
 	return end(error);
 }
@@ -220,7 +231,30 @@ cudaError_t cudaHostGetDevicePointer(void **device, void *host,
 	return end(error);
 }
 
+cudaError_t cudaDriverGetVersion(int *version)
+{
+	*version = CUDART_VERSION;
+	return end(begin(1));
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+	*version = CUDART_VERSION;
+	return end(begin(1));
+}
+
 /* ---- memory and streams ---- */
+
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
+{
+	cudaError_t error = begin(0);
+
+	*available = *total = (size_t)1 << 37;
+	/* as much as page tables take */
+	for (int i = 0; i < fake_cuda.num_ranges; i++)
+		*available -= fake_cuda.ranges[i].bytes / 512;
+	return end(error);
+}
 
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
