@@ -10,6 +10,8 @@ import json
 import pathlib
 import sys
 
+import attach_tables
+
 HERE = pathlib.Path(__file__).resolve().parent
 
 LABELS = {
@@ -40,9 +42,10 @@ def markdown(head, rows):
 def machine(result):
     """One line: what it ran on."""
     e = result["environment"]
-    parts = [e["gpu"], f"driver {e['driver']}", f"CUDA {e['cuda']}",
-             f"torch {e['torch']}", f"Triton {e['triton']}",
-             f"{e['cpus']} CPUs ({e['cpu']})"]
+    parts = [e["gpu"], f"driver {e['driver']}", f"CUDA {e['cuda']}"]
+    if "torch" in e:
+        parts += [f"torch {e['torch']}", f"Triton {e['triton']}"]
+    parts.append(f"{e['cpus']} CPUs ({e['cpu']})")
     if "table" in result:
         parts.append(f"a table of {result['table']['gib']:.0f} GiB, "
                      f"{result['table']['huge_gib']:.0f} of it on huge pages")
@@ -117,7 +120,8 @@ def gate_tables(result):
                      f"of a copy's {copy:.0f} GB/s"), rows)
 
 
-TABLES = {"lookup": lookup_tables, "model": model_tables,
+TABLES = {"attach": lambda result: attach_tables.tables(result, markdown),
+          "lookup": lookup_tables, "model": model_tables,
           "gate": gate_tables}
 
 

@@ -72,6 +72,7 @@ def test_table_of_results(result):
     assert text.count("eight ranks at once, each") == len(result["pages"])
     assert all(line.endswith("|") for line in text.splitlines()
                if line.startswith("|"))
+    assert plot.machine(result).startswith(result["environment"]["gpu"])
 
 
 def test_smaps_of_other_files_do_not_count(tmp_path, monkeypatch):
