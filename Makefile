@@ -38,7 +38,12 @@ PYTHON ?= /usr/bin/python3
 # code with; CUDA=0 leaves it out.  Machine code for each of CUDA_ARCHS, PTX of
 # the last for newer ones.
 CUDA ?= 1
-CUDA_HOME ?= /usr/local/cuda
+# The usual place, else where the nvcc in PATH is.
+ifeq ($(origin CUDA_HOME),undefined)
+CUDA_HOME := $(firstword $(patsubst %/bin/nvcc,%,$(wildcard \
+	/usr/local/cuda/bin/nvcc) $(realpath $(shell command -v nvcc))) \
+	/usr/local/cuda)
+endif
 NVCC ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) nvcc)
 CUDA_ARCHS ?= 80 90 100 120
 PKG_CONFIG ?= pkg-config
