@@ -170,6 +170,14 @@ enum engram_status engram_check_decode(const struct engram_rows *rows,
 	return ENGRAM_OK;
 }
 
+enum engram_status engram_check_layout(const struct engram_raw_out *out,
+				       struct engram_error *err)
+{
+	if ((unsigned int)out->scale_layout <= ENGRAM_SCALES_F8_128X4)
+		return ENGRAM_OK;
+	return engram_invalid(err, "scale_layout", "unknown", "use 0 or 1");
+}
+
 enum engram_status engram_check_raw(const struct engram_rows *rows,
 				    const struct engram_lookup_args *args,
 				    const struct engram_raw_out *out,
@@ -178,12 +186,7 @@ enum engram_status engram_check_raw(const struct engram_rows *rows,
 	enum engram_status status = engram_check_lookup(
 		rows, args, (const uint16_t *)out->codes, err);
 
-	if (status)
-		return status;
-	if ((unsigned int)out->scale_layout > ENGRAM_SCALES_F8_128X4)
-		return engram_invalid(err, "scale_layout", "unknown",
-				      "use 0 or 1");
-	return ENGRAM_OK;
+	return status ? status : engram_check_layout(out, err);
 }
 
 enum engram_status engram_check_gate(const struct engram_gate_args *args,

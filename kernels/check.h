@@ -28,6 +28,8 @@ enum engram_status engram_check_lookup(const struct engram_rows *rows,
 				       const struct engram_lookup_args *args,
 				       const uint16_t *out,
 				       struct engram_error *err);
+enum engram_status engram_check_layout(const struct engram_raw_out *out,
+				       struct engram_error *err);
 enum engram_status engram_check_raw(const struct engram_rows *rows,
 				    const struct engram_lookup_args *args,
 				    const struct engram_raw_out *out,

@@ -134,7 +134,8 @@ struct engram_cuda_step {
 };
 
 /*
- * engram_cuda_write_slots if there is a slot cache, engram_cuda_hash, and
+ * engram_cuda_write_slots if there are a slot cache and a slot mapping,
+ * engram_cuda_hash, and
  * engram_cuda_lookup of every layer: the same rows.  A decode-sized batch of
  * rows of dim 256 takes one launch instead of one and one a layer.
  */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
 #include "device.h"
 #include "launch.h"
 #include "table.h"
@@ -151,8 +152,9 @@ static enum engram_status check_params(
 	struct engram_error *err)
 {
 	if ((unsigned int)params->placement > ENGRAM_CUDA_DEVICE)
-		return engram_error_set(err, ENGRAM_EINVAL,
-					"placement: unknown");
+		return engram_invalid(err, "placement", "unknown",
+				      "use ENGRAM_CUDA_REGISTERED or "
+				      "ENGRAM_CUDA_DEVICE");
 	if (params->chunk_bytes <= CUDA_CHUNK_MAX)
 		return ENGRAM_OK;
 	engram_error_set(err, ENGRAM_EINVAL, "chunk_bytes: more than 256 GiB");

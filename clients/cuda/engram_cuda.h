@@ -85,6 +85,8 @@ enum engram_status engram_cuda_wait(engram_cuda_table *table, int timeout_ms);
  * table must be over: synchronise its streams before, and replay no graph
  * after.  Cancels a registration under way.  NULL is allowed.  With
  * ENGRAM_ECUDA the device could not be reached, and the handle is gone too.
+ * Detach before the process exits: what registers in the background must not
+ * meet a runtime that is being unloaded.
  */
 enum engram_status engram_cuda_detach(engram_cuda_table *table);
 
@@ -142,12 +144,24 @@ enum engram_status engram_cuda_table_lookup_raw(
 	const struct engram_cuda_lookup_params *params,
 	const struct engram_raw_out *out, engram_stream stream);
 
+/*
+ * Hash, and lookup of all layers: the rows of the calls above, with fewer
+ * launches for a few tokens (engram_cuda_hash_lookup).  `outs` is a host array
+ * [num_layers attached] of device pointers, bf16 [num_tokens, local_heads, dim]
+ * each; `ids` scratch on the device, int32 [num_tokens, num_layers attached,
+ * num_cols].  `grid` may be NULL.
+ */
+enum engram_status engram_cuda_table_hash_lookup(
+	engram_cuda_table *table, const struct engram_hash_batch *batch,
+	int32_t *ids, uint16_t *const *outs,
+	const struct engram_cuda_grid *grid, engram_stream stream);
+
 /* What the kernels of this handle have counted since attach. */
 struct engram_cuda_counters {
 	uint64_t misses;  /* ids of this rank's heads that no row answers */
 	uint64_t rejects; /* token ids and slots out of range */
 };
-/* Waits for what is in the stream; not while it is captured. */
+/* Waits for what is in the stream; ENGRAM_EINVAL while it is captured. */
 enum engram_status engram_cuda_counters(engram_cuda_table *table,
 					engram_stream stream,
 					struct engram_cuda_counters *out);

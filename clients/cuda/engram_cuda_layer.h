@@ -45,6 +45,8 @@ struct engram_linear {
 				      engram_stream stream,
 				      struct engram_error *err);
 	void *context;
+	/* A layer whose sizes differ is refused; 0: not known. */
+	uint32_t in_features, out_features;
 };
 
 typedef struct engram_wkv engram_wkv;

@@ -68,6 +68,11 @@ static int lay_out(const struct engram_cuda_layer *layer, int64_t num_tokens,
 		     layer->dim);
 }
 
+static int differs(uint32_t features, uint64_t needed)
+{
+	return features && features != needed;
+}
+
 static enum engram_status make_plan(const struct engram_cuda_layer *layer,
 				    int64_t num_tokens, struct plan *plan,
 				    struct engram_error *err)
@@ -90,6 +95,13 @@ static enum engram_status make_plan(const struct engram_cuda_layer *layer,
 		return engram_invalid(
 			err, "wkv", "no function to multiply with",
 			"use engram_wkv_linear, or one of the engine");
+	if (differs(layer->wkv.in_features,
+		    (uint64_t)layer->total_heads * layer->source.rows.dim) ||
+	    differs(layer->wkv.out_features,
+		    ((uint64_t)layer->hc_mult + 1) * layer->dim))
+		return engram_invalid(
+			err, "wkv", "its sizes are not those of the layer",
+			"project total_heads * row dim to (hc_mult + 1) * dim");
 	share_out(layer, num_tokens, plan);
 	if (lay_out(layer, num_tokens, plan))
 		return engram_invalid(err, "num_tokens", "too many to address",

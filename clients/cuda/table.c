@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <time.h>
 
+#include "check.h"
 #include "device.h"
 #include "launch.h"
 #include "table.h"
@@ -245,6 +246,47 @@ enum engram_status engram_cuda_table_lookup_raw(
 	return status ? engram_set_last_error(&err) : ENGRAM_OK;
 }
 
+enum engram_status engram_cuda_table_hash_lookup(
+	engram_cuda_table *table, const struct engram_hash_batch *batch,
+	int32_t *ids, uint16_t *const *outs,
+	const struct engram_cuda_grid *grid, engram_stream stream)
+{
+	const struct engram_shard *shard = &table->layers[0].shard;
+	const struct engram_cuda_step step = {
+		.sources = table->sources,
+		.outs = outs,
+		.ids = ids,
+		.head_begin = shard->head_begin,
+		.local_heads = shard->local_heads,
+		.misses = &table->counters->misses,
+		.rejects = &table->counters->rejects,
+	};
+	struct engram_hash_params params;
+	struct engram_error err;
+	enum engram_status status = engram_cuda_hash_params(table, &params);
+
+	if (status)
+		return status;
+	status = engram_cuda_hash_lookup(&params, batch, &step, grid, stream,
+					 &err);
+	return status ? engram_set_last_error(&err) : ENGRAM_OK;
+}
+
+/* To wait for a stream that is captured would spoil the capture. */
+static enum engram_status check_not_capturing(engram_stream stream,
+					      struct engram_error *err)
+{
+	enum cudaStreamCaptureStatus capture;
+	enum engram_status status;
+
+	status = engram_cuda_status(cudaStreamIsCapturing(stream, &capture),
+				    "cudaStreamIsCapturing", err);
+	if (status || capture == cudaStreamCaptureStatusNone)
+		return status;
+	return engram_invalid(err, "stream", "it is being captured",
+			      "read the counters between replays");
+}
+
 enum engram_status engram_cuda_counters(engram_cuda_table *table,
 					engram_stream stream,
 					struct engram_cuda_counters *out)
@@ -259,10 +301,13 @@ enum engram_status engram_cuda_counters(engram_cuda_table *table,
 	status = cuda_enter(&scope, table->device, &err);
 	if (status)
 		return engram_set_last_error(&err);
-	status = engram_cuda_status(
-		cudaMemcpyAsync(&counters, table->counters, sizeof(counters),
-				cudaMemcpyDeviceToHost, stream),
-		"reading the counters: cudaMemcpyAsync", &err);
+	status = check_not_capturing(stream, &err);
+	if (!status)
+		status = engram_cuda_status(
+			cudaMemcpyAsync(&counters, table->counters,
+					sizeof(counters),
+					cudaMemcpyDeviceToHost, stream),
+			"reading the counters: cudaMemcpyAsync", &err);
 	if (!status)
 		status = engram_cuda_status(
 			cudaStreamSynchronize(stream),

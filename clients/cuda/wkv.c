@@ -147,7 +147,12 @@ static enum engram_status forward(void *context, const uint16_t *in,
 
 struct engram_linear engram_wkv_linear(engram_wkv *wkv)
 {
-	return (struct engram_linear){forward, wkv};
+	return (struct engram_linear){
+		.forward = forward,
+		.context = wkv,
+		.in_features = wkv->in_features,
+		.out_features = wkv->out_features,
+	};
 }
 
 enum engram_status engram_wkv_prepare(engram_wkv *wkv, int64_t num_tokens,

@@ -25,6 +25,7 @@ struct engram_wkv {
 	cublasLtMatmulDesc_t product;
 	cublasLtMatmulPreference_t preference;
 	cublasLtMatrixLayout_t weight_layout, in_layout, out_layout;
+	uint32_t in_features, out_features;
 	const uint16_t *weight;
 	uint16_t *decoded; /* the weight, when it is ours */
 	void *workspace;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "check.h"
+#include "device.h"
 #include "launch.h"
 #include "wkv.h"
 #include "wkv_decode.h"
@@ -175,6 +176,8 @@ enum engram_status engram_wkv_create(const struct engram_wkv_params *params,
 	if (!wkv)
 		return engram_error_set(err, ENGRAM_ENOMEM, "out of memory");
 	pthread_mutex_init(&wkv->lock, NULL);
+	wkv->in_features = params->in_features;
+	wkv->out_features = params->out_features;
 	status = create(wkv, params, err);
 	if (status) {
 		engram_wkv_destroy(wkv);
@@ -183,6 +186,19 @@ enum engram_status engram_wkv_create(const struct engram_wkv_params *params,
 	}
 	*out = wkv;
 	return ENGRAM_OK;
+}
+
+/* In relaxed mode, so as not to spoil what another thread captures. */
+static void free_device(struct engram_wkv *wkv)
+{
+	struct engram_error ignored;
+	struct cuda_scope scope;
+
+	if (cuda_enter(&scope, -1, &ignored))
+		return; /* a lost context has freed it */
+	engram_cuda_ignore(cudaFree(wkv->workspace));
+	engram_cuda_ignore(cudaFree(wkv->decoded));
+	cuda_leave(&scope);
 }
 
 void engram_wkv_destroy(engram_wkv *wkv)
@@ -201,9 +217,7 @@ void engram_wkv_destroy(engram_wkv *wkv)
 		wkv->lt->cublasLtMatmulDescDestroy(wkv->product);
 	if (wkv->handle)
 		wkv->lt->cublasLtDestroy(wkv->handle);
-	/* what fails here was the caller's error before */
-	engram_cuda_ignore(cudaFree(wkv->workspace));
-	engram_cuda_ignore(cudaFree(wkv->decoded));
+	free_device(wkv);
 	pthread_mutex_destroy(&wkv->lock);
 	free(wkv);
 }

@@ -157,18 +157,23 @@ static enum engram_status check(const struct engram_hash_params *params,
 {
 	enum engram_status status = engram_check_hash(params, batch, err);
 
-	if (!status && batch->slot_cache && batch->num_tokens)
-		status = engram_check_slots(batch, err);
-	if (!status && !step->ids && batch->num_tokens && params->num_layers)
-		status = engram_invalid(err, "ids", "NULL",
-					"pass room for [num_tokens, "
-					"num_layers, cols]");
+	if (status || !batch->num_tokens || !params->num_layers)
+		return status;
+	if (!step->ids)
+		return engram_invalid(err, "ids", "NULL",
+				      "pass room for [num_tokens, "
+				      "num_layers, cols]");
+	if (params->num_layers > 64 || batch->num_tokens > INT32_MAX ||
+	    (uint64_t)batch->num_tokens * step->local_heads > UINT32_MAX)
+		return engram_invalid(err, "num_layers, num_tokens",
+				      "more than 64 layers or 2^32 rows",
+				      "pass fewer at once");
 	for (uint32_t i = 0; i < params->num_layers && !status; i++) {
 		struct engram_lookup_args args =
 			args_of(params, batch, step, i);
 
-		status = engram_check_lookup(&step->sources[i].rows, &args,
-					     step->outs[i], err);
+		status = lookup_check(&step->sources[i], &args, step->outs[i],
+				      err);
 	}
 	return status;
 }
@@ -262,10 +267,12 @@ enum engram_status engram_cuda_hash_lookup(
 {
 	enum engram_status status = check(params, batch, step, err);
 
-	if (!status && batch->slot_cache)
+	if (status || !batch->num_tokens)
+		return status;
+	if (batch->slot_cache && batch->slot_mapping)
 		status = engram_cuda_write_slots(params, batch, step->rejects,
 						 stream, err);
-	if (status || !batch->num_tokens || !params->num_layers)
+	if (status || !params->num_layers)
 		return status;
 	if (fits_one_launch(params, batch, step))
 		return one_launch(params, batch, step, grid, stream, err);

@@ -81,10 +81,6 @@ static enum engram_status launch(struct lookup_task *task,
 
 	if (!task->num_rows)
 		return ENGRAM_OK;
-	if (task->num_rows > UINT32_MAX)
-		return engram_invalid(err, "num_tokens",
-				      "more than 2^32 rows for one launch",
-				      "pass fewer tokens at once");
 	status = lookup_blocks(grid, resident,
 			       (task->num_rows + plan.tile_rows - 1) /
 				       plan.tile_rows,
@@ -111,8 +107,7 @@ enum engram_status engram_cuda_lookup(const struct engram_cuda_source *source,
 				      engram_stream stream,
 				      struct engram_error *err)
 {
-	enum engram_status status =
-		engram_check_lookup(&source->rows, args, out, err);
+	enum engram_status status = lookup_check(source, args, out, err);
 	struct lookup_task task;
 
 	if (status)
@@ -146,9 +141,11 @@ enum engram_status engram_cuda_lookup_raw(
 	struct engram_error *err)
 {
 	enum engram_status status =
-		engram_check_raw(&source->rows, args, out, err);
+		lookup_check(source, args, (uint16_t *)out->codes, err);
 	struct lookup_task task;
 
+	if (!status)
+		status = engram_check_layout(out, err);
 	if (status)
 		return status;
 	task = lookup_task_of(source, args);
@@ -170,6 +167,10 @@ enum engram_status engram_cuda_decode(const struct engram_rows *rows,
 
 	if (status)
 		return status;
+	if (num_rows > UINT32_MAX)
+		return engram_invalid(err, "num_rows",
+				      "more than 2^32 rows for one launch",
+				      "pass fewer at once");
 	task.rows = *rows;
 	task.every = 1;
 	task.num_rows = num_rows;

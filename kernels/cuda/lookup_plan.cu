@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lookup_plan.h"
 
+#include "check.h"
 #include "launch.h"
 
 /* The smallest grid that reads random rows of host memory at full speed, and
@@ -73,6 +74,24 @@ enum engram_status lookup_blocks(const struct engram_cuda_grid *grid,
 				 : BACKGROUND_BLOCKS;
 	*out = (unsigned int)(blocks < needed ? blocks : needed);
 	return ENGRAM_OK;
+}
+
+enum engram_status lookup_check(const struct engram_cuda_source *source,
+				const struct engram_lookup_args *args,
+				const uint16_t *out, struct engram_error *err)
+{
+	struct engram_rows rows = source->rows;
+	enum engram_status status;
+
+	if (source->descriptor)
+		rows.row_begin = rows.row_end = 0;
+	status = engram_check_lookup(&rows, args, out, err);
+	if (status ||
+	    (uint64_t)args->num_tokens * args->local_heads <= UINT32_MAX)
+		return status;
+	return engram_invalid(err, "num_tokens",
+			      "more than 2^32 rows for one launch",
+			      "pass fewer tokens at once");
 }
 
 struct lookup_task lookup_task_of(const struct engram_cuda_source *source,

@@ -25,6 +25,12 @@ enum engram_status lookup_blocks(const struct engram_cuda_grid *grid,
 				 int resident, int64_t tiles, unsigned int *out,
 				 struct engram_error *err);
 
+/* As engram_check_lookup; with a descriptor, what is where is not known here.
+ */
+enum engram_status lookup_check(const struct engram_cuda_source *source,
+				const struct engram_lookup_args *args,
+				const uint16_t *out, struct engram_error *err);
+
 struct lookup_task lookup_task_of(const struct engram_cuda_source *source,
 				  const struct engram_lookup_args *args);
 

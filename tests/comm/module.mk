@@ -18,7 +18,7 @@ ifneq ($(HAVE_CUDA),)
 ifeq ($(SANITIZE)$(COVERAGE),)
 COMM_CUDA_SRC := $(wildcard tests/comm/test_cuda_*.c)
 COMM_CUDA_BIN := $(patsubst tests/comm/%.c,$B/tests/%,$(COMM_CUDA_SRC))
-COMM_CUDA_PARTS := layer wkv wkv_create cublaslt nccl
+COMM_CUDA_PARTS := device layer wkv wkv_create cublaslt nccl
 COMM_CUDA_OBJ := $(COMM_CUDA_PARTS:%=$B/obj/clients/cuda/%.o)
 $(COMM_OBJ): override CPPFLAGS += $(CUDA_CPPFLAGS)
 $(COMM_CUDA_BIN): $B/tests/%: $B/obj/tests/comm/%.o $(LOOPBACK_OBJ) \

@@ -76,7 +76,8 @@ static void open_wkv(struct device_model *d, struct part *part)
 	part->ours = engram_wkv_linear(part->wkv);
 	part->layer.wkv = part->ours;
 	if (d->callback)
-		part->layer.wkv = (struct engram_linear){callback, part};
+		part->layer.wkv = (struct engram_linear){.forward = callback,
+							 .context = part};
 }
 
 static void open_layer(struct device_model *d, uint32_t rank)
@@ -535,6 +536,14 @@ static void test_layer_refusals(void **state)
 	layer.local_heads = 4;
 	refuse_layer(&layer, &batch, "wkv: no function to multiply with");
 	layer.wkv.forward = never;
+	layer.wkv.in_features = 4 * 32 + 1;
+	refuse_layer(&layer, &batch,
+		     "wkv: its sizes are not those of the layer");
+	layer.wkv.in_features = 4 * 32;
+	layer.wkv.out_features = 64;
+	refuse_layer(&layer, &batch,
+		     "wkv: its sizes are not those of the layer");
+	layer.wkv.out_features = 2 * 64;
 	/* 2 x 4 x 32 and 2 x 2 x 64 elements */
 	assert_int_equal(engram_cuda_layer_workspace(&layer, 2), 1024);
 	refuse_layer(&layer, &batch,

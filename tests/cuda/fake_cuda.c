@@ -38,6 +38,7 @@ void fake_cuda_reset(void)
 	last = cudaSuccess;
 	current = 0;
 	mode = cudaStreamCaptureModeGlobal;
+	fake_cuda.capturing = 0;
 }
 
 void fake_cuda_release(void)
@@ -319,6 +320,15 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 	free(stream);
 	fake_cuda.streams--;
 	return end(error);
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
+				  enum cudaStreamCaptureStatus *status)
+{
+	(void)stream;
+	*status = fake_cuda.capturing ? cudaStreamCaptureStatusActive
+				      : cudaStreamCaptureStatusNone;
+	return end(begin(1));
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)

@@ -39,6 +39,7 @@ struct fake_cuda {
 	int refuse_range;
 	/* calls made by a thread that was not in relaxed capture mode */
 	int strict_calls;
+	int capturing; /* every stream is */
 	/* registrations wait until this is 0; how many do */
 	int hold, held;
 	pthread_cond_t released;

@@ -51,3 +51,36 @@ enum engram_status engram_cuda_lookup_raw(
 	(void)stream;
 	return engram_cpu_lookup_raw(rows_of(source), args, out, err);
 }
+
+enum engram_status engram_cuda_hash_lookup(
+	const struct engram_hash_params *params,
+	const struct engram_hash_batch *batch,
+	const struct engram_cuda_step *step,
+	const struct engram_cuda_grid *grid, engram_stream stream,
+	struct engram_error *err)
+{
+	uint32_t cols =
+		(params->max_ngram - params->min_ngram + 1) * params->num_heads;
+	enum engram_status status = ENGRAM_OK;
+
+	if (batch->slot_cache && batch->slot_mapping)
+		status = engram_cpu_write_slots(params, batch, err);
+	if (!status)
+		status = engram_cpu_hash(params, batch, step->ids, err);
+	for (uint32_t i = 0; i < params->num_layers && !status; i++) {
+		const struct engram_lookup_args args = {
+			.ids = step->ids + (size_t)i * cols,
+			.ids_token_stride = (int64_t)params->num_layers * cols,
+			.ids_head_stride = 1,
+			.num_tokens = batch->num_tokens,
+			.head_begin = step->head_begin,
+			.local_heads = step->local_heads,
+			.total_heads = cols,
+			.misses = step->misses,
+		};
+
+		status = engram_cuda_lookup(&step->sources[i], &args,
+					    step->outs[i], grid, stream, err);
+	}
+	return status;
+}

@@ -92,6 +92,38 @@ static struct sizes sizes_of(const engram_cuda_table *t)
 			      info.dim};
 }
 
+/* Hash and lookup in one call; `batch` is on the device, `ids` are the CPU's.
+ */
+static void check_at_once(engram_cuda_table *t,
+			  const struct engram_hash_batch *batch,
+			  const int32_t *ids)
+{
+	struct sizes n = sizes_of(t);
+	size_t bytes = (size_t)TOKENS * n.heads * n.dim * sizeof(uint16_t);
+	size_t width = (size_t)n.layers * n.cols;
+	uint16_t *want = malloc(bytes), *got = malloc(bytes), *outs[8];
+	int32_t *scratch;
+
+	CUDA(cudaMalloc((void **)&scratch, TOKENS * width * sizeof(*scratch)));
+	memset(got, 0xa5, bytes);
+	for (uint32_t layer = 0; layer < n.layers; layer++)
+		outs[layer] = to_device(got, bytes);
+	if (engram_cuda_table_hash_lookup(t, batch, scratch, outs, NULL, NULL))
+		fail_msg("hash and lookup: %s", engram_last_error()->message);
+	for (uint32_t layer = 0; layer < n.layers; layer++) {
+		assert_int_equal(engram_lookup(engram_cuda_host_table(t), layer,
+					       ids + (size_t)layer * n.cols,
+					       (int64_t)width, 1, TOKENS, want,
+					       NULL),
+				 ENGRAM_OK);
+		from_device(got, outs[layer], bytes);
+		assert_memory_equal(got, want, bytes);
+	}
+	CUDA(cudaFree(scratch));
+	free(want);
+	free(got);
+}
+
 /* Ids of one request of TOKENS, by the handle and by the CPU: equal. */
 static int32_t *hashed(engram_cuda_table *t)
 {
@@ -125,6 +157,7 @@ static int32_t *hashed(engram_cuda_table *t)
 	if (engram_cuda_table_hash(t, &batch, device, NULL))
 		fail_msg("hash: %s", engram_last_error()->message);
 	from_device(got, device, count * sizeof(*got));
+	check_at_once(t, &batch, ids);
 	CUDA(cudaFree((void *)(uintptr_t)batch.input_ids));
 	CUDA(cudaFree((void *)(uintptr_t)batch.positions));
 	CUDA(cudaFree((void *)(uintptr_t)batch.query_start_loc));

@@ -122,6 +122,24 @@ static void cache_without_mapping(void **state)
 	assert_int_equal(engram_cuda_detach(t), ENGRAM_OK);
 }
 
+/* Not even asked to wait: that would spoil the capture. */
+static void counters_while_capturing(void **state)
+{
+	struct engram_cuda_counters counters;
+	engram_cuda_table *t;
+
+	fake_cuda_reset();
+	t = setting_attach(*state, 0, 1, NULL);
+	fake_cuda.capturing = 1;
+	assert_int_equal(engram_cuda_counters(t, NULL, &counters),
+			 ENGRAM_EINVAL);
+	assert_string_equal(engram_last_error()->message,
+			    "stream: it is being captured");
+	fake_cuda.capturing = 0;
+	assert_int_equal(engram_cuda_counters(t, NULL, &counters), ENGRAM_OK);
+	assert_int_equal(engram_cuda_detach(t), ENGRAM_OK);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -130,6 +148,7 @@ int main(void)
 		TEST(failed_is_read_only),
 		TEST(forked_before_ready),
 		TEST(cache_without_mapping),
+		TEST(counters_while_capturing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
