@@ -12,8 +12,8 @@
 
 #define MAX_LAYERS 8
 #define MAX_SHIFTS 8
-/* Past so many rows two kernels are as fast, and write the ids only once. */
-#define MAX_ROWS 384
+/* Past so many rows little is gained (tests/bench/README.md). */
+#define MAX_ROWS 1536
 
 struct step_layer {
 	struct engram_rows rows;

@@ -71,7 +71,7 @@ static void make(struct step_case *c, struct rng *rng)
 	cols = c->hash.cols;
 	most = cols + 2; /* with padded heads */
 	if (rng_percent(rng, 60) && c->hash.batch.num_tokens)
-		most = 384 /
+		most = 1536 /
 		       (c->hash.batch.num_tokens * c->hash.params.num_layers);
 	c->local_heads = (uint32_t)rng_in(rng, 0, most < 12 ? most : 12);
 	c->head_begin = (uint32_t)rng_in(rng, 0, cols - 1);

@@ -42,8 +42,8 @@ struct shim_buffer {
 	void *base;	/* what to free */
 	size_t mapping; /* bytes of a registered mapping, 0: cudaMalloc */
 };
-/* 64 layers of three arrays, and the rest */
-#define SHIM_MAX_BUFFERS 256
+/* 64 layers of three arrays, their rows and results, and the rest */
+#define SHIM_MAX_BUFFERS 512
 struct shim_call {
 	cudaStream_t stream;
 	int count;
