@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registration takes some 20 to 40 ms a GiB, and copying longer: it runs
+ * Registration takes some 30 to 70 ms a GiB, and copying longer: it runs
  * in a thread of its own, range by range, while the engine does other things.
  */
 #include <errno.h>

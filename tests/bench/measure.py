@@ -99,7 +99,8 @@ def machine():
                              "--format=csv,noheader").partition("\n")[0] \
         .partition(", ")
     return {
-        "command": shlex.join(sys.argv),
+        "command": shlex.join([os.path.relpath(sys.argv[0], ROOT)]
+                              + sys.argv[1:]),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(
             timespec="seconds"),
         "commit": commit(),
