@@ -31,12 +31,16 @@ static unsigned int threads_for(uint32_t count, int each)
 	return threads > MAX_THREADS ? MAX_THREADS : threads;
 }
 
+/* Threads that a multiprocessor holds of blocks with 64 registers a thread:
+ * three blocks of 320, for a dim of 5120. */
+#define HELD 960
+
 /* Four times what the device holds at once, so that none ends much later than
  * the rest; as many for each copy, and no more than there are tokens. */
 static unsigned int blocks_for(const struct engram_gate_args *args,
 			       unsigned int threads, int multiprocessors)
 {
-	unsigned int each = 12 * FEW_THREADS / threads;
+	unsigned int each = 4 * HELD / threads;
 	int64_t tokens = ((int64_t)multiprocessors * each + args->hc_mult - 1) /
 			 args->hc_mult;
 
@@ -56,12 +60,8 @@ static void start(const struct gate_task *task, int multiprocessors,
 
 	if (!vectors)
 		gate_elements<<<blocks, threads, 0, stream>>>(*task);
-	else if (threads <= FEW_THREADS)
-		gate_vectors<FEW_THREADS>
-			<<<blocks, threads, 0, stream>>>(*task);
 	else
-		gate_vectors<MAX_THREADS>
-			<<<blocks, threads, 0, stream>>>(*task);
+		gate_vectors<<<blocks, threads, 0, stream>>>(*task);
 }
 
 enum engram_status engram_cuda_gate(const struct engram_gate_args *args,

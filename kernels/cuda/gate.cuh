@@ -11,8 +11,7 @@
 #include "rows.cuh"
 
 #define WARP	    32
-#define VECTORS	    2	/* of 8 elements, for each thread */
-#define FEW_THREADS 320 /* of a dim of 5120: three blocks a multiprocessor */
+#define VECTORS	    2 /* of 8 elements, for each thread */
 #define MAX_THREADS 1024
 
 struct gate_task {
@@ -185,9 +184,7 @@ static __device__ __forceinline__ void load_weights(
 }
 
 /* Rows of whole, aligned vectors. */
-template <int THREADS>
-static __global__ void __launch_bounds__(THREADS,
-					 THREADS == FEW_THREADS ? 3 : 1)
+static __global__ void __launch_bounds__(MAX_THREADS)
 	gate_vectors(const __grid_constant__ struct gate_task task)
 {
 	const struct engram_gate_args &args = task.args;
