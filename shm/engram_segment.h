@@ -264,6 +264,31 @@ enum engram_status engram_segment_reopen_writable(
 /* Unmap, close, and remove every name of it, published or not.  Clients that
  * hold descriptors keep their memory.  NULL is allowed. */
 void engram_segment_discard(struct engram_segment_writer *w);
+/* The same, but a published name stays, for a later owner of the instance to
+ * adopt. */
+void engram_segment_leave(struct engram_segment_writer *w);
+
+/* ---- taking over (engramd only) ---- */
+
+/*
+ * A published segment that a former owner of the instance has left, as if this
+ * process had written it: mapped read-only, its name ours to remove.  The
+ * header is checked as by engram_segment_map_fd, the records are not
+ * (engram_segment_verify).  ENGRAM_EPERM for a file of another user.
+ */
+enum engram_status engram_segment_adopt(const struct engram_backing *backing,
+					const char *name,
+					struct engram_segment_writer **out,
+					struct engram_error *err);
+
+/*
+ * Is the segment what a spec would be built into now, generation aside: the
+ * same names, layout, geometry, hash parameters, token map and sources (size,
+ * mtime, header hash, inode)?  ENGRAM_ESOURCECHANGED says what differs.
+ */
+enum engram_status engram_segment_compare(
+	const struct engram_segment_header *h,
+	const struct engram_segment_spec *spec, struct engram_error *err);
 
 /* ---- reading ---- */
 

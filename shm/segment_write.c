@@ -12,22 +12,11 @@
 
 #include "backing.h"
 #include "segment_check.h"
+#include "segment_writer.h"
 
 /* Pages are allocated in pieces of this size: a signal throws away at most
  * one piece's work, and others get a turn at the file system's lock. */
 #define RESERVE_BYTES (UINT64_C(64) << 20)
-
-struct engram_segment_writer {
-	struct engram_backing backing;
-	char name[256];	     /* published */
-	char temporary[256]; /* before that */
-	int created;	     /* the temporary name is ours */
-	int published;	     /* and so is the final one */
-	int fd;
-	char *base;
-	uint64_t map_bytes;
-	uint64_t page_bytes;
-};
 
 static enum engram_status check_spec(const struct engram_segment_spec *spec,
 				     struct engram_segment_header *h,
@@ -95,9 +84,9 @@ static void place_block(struct engram_segment_block *block, uint64_t count,
 	*end = round_up(*end + count * element, 8);
 }
 
-static enum engram_status plan(const struct engram_segment_spec *spec,
-			       struct engram_segment_header *h,
-			       struct engram_error *err)
+enum engram_status segment_plan_header(const struct engram_segment_spec *spec,
+				       struct engram_segment_header *h,
+				       struct engram_error *err)
 {
 	uint64_t end = sizeof(*h);
 	enum engram_status status;
@@ -140,7 +129,7 @@ enum engram_status engram_segment_plan(const struct engram_segment_spec *spec,
 				       struct engram_error *err)
 {
 	struct engram_segment_header h;
-	enum engram_status status = plan(spec, &h, err);
+	enum engram_status status = segment_plan_header(spec, &h, err);
 
 	if (!status)
 		*total_bytes = h.total_bytes;
@@ -288,7 +277,7 @@ enum engram_status engram_segment_create(const struct engram_backing *backing,
 	enum engram_status status;
 
 	*out = NULL;
-	status = plan(spec, &h, err);
+	status = segment_plan_header(spec, &h, err);
 	if (status)
 		return status;
 	clock_gettime(CLOCK_REALTIME, &now);
@@ -528,6 +517,14 @@ enum engram_status engram_segment_reopen_writable(
 	return ENGRAM_EUNSUPPORTED;
 }
 
+void segment_writer_close(struct engram_segment_writer *w)
+{
+	if (w->base)
+		munmap(w->base, w->map_bytes);
+	backing_close(w->fd);
+	free(w);
+}
+
 static void remove_name(const struct engram_backing *backing, const char *name)
 {
 	char path[SEGMENT_PATH_MAX];
@@ -544,8 +541,14 @@ void engram_segment_discard(struct engram_segment_writer *w)
 		remove_name(&w->backing, w->name);
 	if (w->created)
 		remove_name(&w->backing, w->temporary);
-	if (w->base)
-		munmap(w->base, w->map_bytes);
-	backing_close(w->fd);
-	free(w);
+	segment_writer_close(w);
+}
+
+void engram_segment_leave(struct engram_segment_writer *w)
+{
+	if (!w)
+		return;
+	if (w->created)
+		remove_name(&w->backing, w->temporary);
+	segment_writer_close(w);
 }

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is behind the writer's handle. */
+#ifndef ENGRAM_SHM_SEGMENT_WRITER_H
+#define ENGRAM_SHM_SEGMENT_WRITER_H
+
+#include "segment.h"
+
+struct engram_segment_writer {
+	struct engram_backing backing;
+	char name[256];	     /* published */
+	char temporary[256]; /* before that */
+	int created;	     /* the temporary name is ours */
+	int published;	     /* and so is the final one */
+	int fd;
+	char *base;
+	uint64_t map_bytes;
+	uint64_t page_bytes;
+};
+
+/* Unmap, close and free; names stay. */
+void segment_writer_close(struct engram_segment_writer *w);
+
+/* The header that a segment of this spec begins with, but for names, time,
+ * state and checksums. */
+enum engram_status segment_plan_header(const struct engram_segment_spec *spec,
+				       struct engram_segment_header *h,
+				       struct engram_error *err);
+
+#endif
