@@ -24,6 +24,7 @@ static const char *const backing_names[] = {"shm", "hugetlbfs", "memfd", NULL};
 static const enum engram_backing_kind backing_kinds[] = {
 	ENGRAM_BACKING_SHM, ENGRAM_BACKING_HUGETLBFS, ENGRAM_BACKING_MEMFD};
 static const char *const lock_names[] = {"try", "require", "off", NULL};
+static const char *const adopt_names[] = {"verify", "trust", "off", NULL};
 static const char *const engine_names[] = {"auto", "io_uring", "preadv", NULL};
 static const char *const direct_names[] = {"auto", "on", "off", NULL};
 
@@ -139,6 +140,8 @@ void config_read_memory(struct json_view *top, struct config *config)
 		read_backing_path(&v, &config->backing);
 		config->lock = (enum memory_lock)json_view_enum(
 			&v, "lock", lock_names, MEMORY_LOCK_TRY);
+		config->adopt = (enum adopt_mode)json_view_enum(
+			&v, "adopt", adopt_names, ADOPT_VERIFY);
 		config_section_end(top, &v);
 	}
 	if (config->backing.kind == ENGRAM_BACKING_SHM)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "generation.h"
 
@@ -23,7 +25,8 @@ struct generation *generation_new(uint64_t number, uint32_t num_layers)
 	return gen;
 }
 
-void generation_free(struct generation *gen)
+static void let_go(struct generation *gen,
+		   void (*discard)(struct engram_segment_writer *w))
 {
 	uint32_t i;
 
@@ -32,10 +35,42 @@ void generation_free(struct generation *gen)
 	for (i = 0; i < gen->num_layers; i++) {
 		if (gen->layers[i].fd >= 0)
 			close(gen->layers[i].fd);
-		engram_segment_discard(gen->layers[i].writer);
+		discard(gen->layers[i].writer);
 	}
 	free(gen->layers);
 	free(gen);
+}
+
+void generation_free(struct generation *gen)
+{
+	let_go(gen, engram_segment_discard);
+}
+
+void generation_leave(struct generation *gen)
+{
+	let_go(gen, engram_segment_leave);
+}
+
+enum engram_status generation_identify(struct generation *gen,
+				       struct engram_error *err)
+{
+	uint64_t ids[ENGRAM_LAYERS_MAX][2];
+	XXH128_hash_t hash;
+	uint32_t i;
+
+	for (i = 0; i < gen->num_layers; i++) {
+		struct generation_layer *layer = &gen->layers[i];
+		enum engram_status status =
+			engram_segment_reopen(layer->writer, &layer->fd, err);
+
+		if (status)
+			return status;
+		memcpy(ids[i], layer->header->content_id, sizeof(ids[i]));
+	}
+	hash = XXH3_128bits(ids, gen->num_layers * sizeof(ids[0]));
+	gen->content_id[0] = hash.low64;
+	gen->content_id[1] = hash.high64;
+	return ENGRAM_OK;
 }
 
 void generation_get(struct generation *gen)

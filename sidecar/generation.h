@@ -27,6 +27,7 @@ struct generation {
 	uint64_t bytes;		/* of memory, all segments */
 	uint64_t content_id[2]; /* XXH3-128 of the layers' content ids */
 	bool locked;
+	bool adopted;		     /* not loaded by this process */
 	struct loader_report report; /* of all layers together */
 
 	/* Leases and unsent replies that need the descriptors: the loop's.
@@ -39,6 +40,13 @@ struct generation {
 struct generation *generation_new(uint64_t number, uint32_t num_layers);
 /* Discards every segment: takes long, never in the loop.  NULL is allowed. */
 void generation_free(struct generation *gen);
+
+/* The same, but published segments stay for a later engramd to adopt. */
+void generation_leave(struct generation *gen);
+
+/* The content id of all layers, which are published, and their descriptors. */
+enum engram_status generation_identify(struct generation *gen,
+				       struct engram_error *err);
 
 void generation_get(struct generation *gen);
 void generation_put(void *gen);

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <xxhash.h>
 
+#include "adopt.h"
 #include "checkpoint.h"
 #include "clock.h"
 #include "load.h"
@@ -218,26 +218,15 @@ static enum engram_status lock_layers(const struct load *load,
 static enum engram_status publish_layers(struct generation *gen,
 					 struct engram_error *err)
 {
-	uint64_t ids[ENGRAM_LAYERS_MAX][2];
-	XXH128_hash_t hash;
 	enum engram_status status;
 	uint32_t i;
 
 	for (i = 0; i < gen->num_layers; i++) {
-		struct generation_layer *layer = &gen->layers[i];
-
-		status = engram_segment_publish(layer->writer, err);
-		if (!status)
-			status = engram_segment_reopen(layer->writer,
-						       &layer->fd, err);
+		status = engram_segment_publish(gen->layers[i].writer, err);
 		if (status)
 			return status;
-		memcpy(ids[i], layer->header->content_id, sizeof(ids[i]));
 	}
-	hash = XXH3_128bits(ids, gen->num_layers * sizeof(ids[0]));
-	gen->content_id[0] = hash.low64;
-	gen->content_id[1] = hash.high64;
-	return ENGRAM_OK;
+	return generation_identify(gen, err);
 }
 
 static enum engram_status build(struct load *load,
@@ -291,6 +280,73 @@ static enum engram_status admit_and_build(struct load *load,
 	return status;
 }
 
+static struct generation *find_left(const struct load *load,
+				    const struct plan *plans, uint32_t n)
+{
+	const struct engram_segment_spec *specs[ENGRAM_LAYERS_MAX];
+	uint32_t i;
+
+	if (load->adopt == ADOPT_OFF)
+		return NULL;
+	for (i = 0; i < n; i++)
+		specs[i] = &plans[i].spec;
+	return adopt_generation(load, specs, n);
+}
+
+/*
+ * Take over what a former engramd has left.  Damaged records are no failure:
+ * *adopted stays false, and the table is loaded.
+ */
+static enum engram_status adopt(struct load *load, const struct plan *plans,
+				uint32_t n, struct job *job, bool *adopted,
+				struct engram_error *err)
+{
+	struct generation *gen = find_left(load, plans, n);
+	enum engram_status status = ENGRAM_OK;
+
+	*adopted = false;
+	if (!gen)
+		return ENGRAM_OK;
+	if (load->adopt == ADOPT_VERIFY)
+		status = load_verify(gen, load->options.threads, job, err);
+	if (status == ENGRAM_ECHECKSUM) {
+		log_failure(LOG_WARN, "not adopted", err);
+		engram_error_clear(err);
+		generation_free(gen);
+		job_set_phase(job, JOB_READING);
+		return ENGRAM_OK;
+	}
+	if (!status)
+		status = lock_layers(load, gen, job, err);
+	if (status) {
+		generation_leave(gen);
+		return status;
+	}
+	generation_free(load->gen);
+	load->gen = gen;
+	*adopted = true;
+	return ENGRAM_OK;
+}
+
+static enum engram_status adopt_or_build(struct load *load,
+					 const struct checkpoint *checkpoint,
+					 const struct plan *plans,
+					 uint64_t memory, struct job *job,
+					 struct engram_error *err)
+{
+	bool adopted;
+	enum engram_status status =
+		adopt(load, plans, checkpoint->num_layers, job, &adopted, err);
+
+	if (status || adopted)
+		return status;
+	if (!load->adopt_only)
+		return admit_and_build(load, checkpoint, plans, memory, job,
+				       err);
+	return engram_error_set(err, ENGRAM_ENOTFOUND,
+				"nothing was left that could be adopted");
+}
+
 enum engram_status load_build(struct load *load, struct job *job,
 			      struct engram_error *err)
 {
@@ -312,8 +368,8 @@ enum engram_status load_build(struct load *load, struct job *job,
 	}
 	status = plan_layers(load, checkpoint, plans, &memory, job, err);
 	if (!status)
-		status = admit_and_build(load, checkpoint, plans, memory, job,
-					 err);
+		status = adopt_or_build(load, checkpoint, plans, memory, job,
+					err);
 out:
 	for (i = 0; plans && i < n; i++)
 		free(plans[i].sources);

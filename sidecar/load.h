@@ -20,7 +20,9 @@ struct load {
 	struct loader_options options;
 	struct memory_ledger *ledger;
 	struct table_spec *spec;
-	uint64_t number;	/* of the generation to build */
+	uint64_t number; /* of the generation to build */
+	enum adopt_mode adopt;
+	bool adopt_only;	/* and do not read the checkpoint's records */
 	struct generation *gen; /* the result, on ENGRAM_OK */
 };
 

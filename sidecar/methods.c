@@ -140,6 +140,12 @@ const struct rpc_method rpc_methods[] = {
 	 RPC_CHANGE,
 	 method_log_set_level,
 	 {STRING("level", true, "error, warn, info or debug")}},
-	{"shutdown", "stop the sidecar", RPC_CHANGE, method_shutdown, {{0}}},
+	{"shutdown",
+	 "stop the sidecar",
+	 RPC_CHANGE,
+	 method_shutdown,
+	 {{.name = "keep",
+	   .type = RPC_BOOLEAN,
+	   .summary = "leave the tables in memory for the next engramd"}}},
 	{0},
 };

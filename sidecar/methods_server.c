@@ -226,8 +226,20 @@ RPC_METHOD_DECL(method_log_set_level)
 
 RPC_METHOD_DECL(method_shutdown)
 {
-	(void)err;
-	log_info("shutdown requested", LOG_I("pid", call->client->peer.pid));
+	struct tables *tables = &call->server->tables;
+	bool keep = rpc_boolean(call, "keep");
+
+	if (keep && tables->backing.kind == ENGRAM_BACKING_MEMFD) {
+		engram_error_set(err, ENGRAM_EUNSUPPORTED,
+				 "keep: memory of memfd has no name to be "
+				 "found by");
+		engram_error_fix(err, "use the shm or the hugetlbfs backing");
+		engram_error_path(err, "params.keep");
+		return ENGRAM_EUNSUPPORTED;
+	}
+	log_info("shutdown requested", LOG_I("pid", call->client->peer.pid),
+		 LOG_S("keep", keep ? "yes" : "no"));
+	tables->keep = keep;
 	rpc_reply(call->client, call->id, json_object());
 	call->deferred = true;
 	server_stop(call->server);

@@ -58,6 +58,7 @@ enum engram_status reload_config(struct server *server,
 		return status;
 	}
 	server->tables.lock = config->lock;
+	server->tables.adopt = config->adopt;
 	server->tables.loader = config->loader;
 	log_set_level(config->log_level);
 	log_set_format(config->log_format);

@@ -57,8 +57,23 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 
 /* ---- stopping ---- */
 
-/* Everything in the backing that has this instance's name. */
-static void remove_segments(const struct server *server)
+/* May it become a table again?  Its load decides. */
+static bool may_be_adopted(const struct config *config,
+			   const struct engram_segment_entry *entry)
+{
+	size_t i;
+
+	if (config->adopt == ADOPT_OFF || entry->temporary)
+		return false;
+	for (i = 0; i < config->num_tables; i++)
+		if (!strcmp(config->tables[i].name, entry->table))
+			return true;
+	return false;
+}
+
+/* What the backing has of this instance; with `all` not set, but for what
+ * may be adopted. */
+static void remove_segments(const struct server *server, bool all)
 {
 	struct engram_segment_entry *entries = NULL;
 	struct engram_error err;
@@ -73,7 +88,8 @@ static void remove_segments(const struct server *server)
 		return;
 	}
 	for (i = 0; i < count; i++) {
-		if (entries[i].control)
+		if (entries[i].control ||
+		    (!all && may_be_adopted(server->config, &entries[i])))
 			continue;
 		log_info("removing segment", LOG_S("name", entries[i].name),
 			 LOG_U("bytes", entries[i].bytes));
@@ -89,7 +105,8 @@ static void stop_at_once(struct server *server, const char *why)
 {
 	log_warn("stopping at once", LOG_S("why", why));
 	listener_close(server->listener);
-	remove_segments(server);
+	if (!server->tables.keep)
+		remove_segments(server, true);
 	engram_control_disown(server->control, 1);
 	_exit(1);
 }
@@ -223,7 +240,7 @@ static enum engram_status own_instance(struct server *server,
 	if (status)
 		return status;
 	/* What a former owner left behind is nobody's now. */
-	remove_segments(server);
+	remove_segments(server, false);
 	return ENGRAM_OK;
 }
 
@@ -254,8 +271,11 @@ static enum engram_status start(struct server *server, struct engram_error *err)
 	if (!status)
 		status = listener_open(server->base, &options,
 				       &server->listener, err);
-	if (!status)
-		status = tables_configure(&server->tables, server->config, err);
+	if (status)
+		return status;
+	server->tables.starting = true;
+	status = tables_configure(&server->tables, server->config, err);
+	server->tables.starting = false;
 	return status;
 }
 
@@ -299,6 +319,9 @@ static void finish(struct server *server)
 	if (server->base)
 		event_base_free(server->base);
 	if (server->control) {
+		/* Also what was left and never adopted. */
+		if (server->stopping && !server->tables.keep)
+			remove_segments(server, true);
 		if (server->control_fd >= 0)
 			close(server->control_fd);
 		engram_control_disown(server->control, 1);
@@ -324,6 +347,8 @@ int server_run(const char *config_file, struct config *config)
 	if (start(&server, &err)) {
 		log_failure(LOG_ERROR, "start failed", &err);
 		code = 1;
+		/* What a former engramd has left is still good. */
+		server.tables.keep = config->adopt != ADOPT_OFF;
 		/* Loads may have begun before the fault. */
 		if (server.tables.jobs && server.tick)
 			server_stop(&server);

@@ -101,19 +101,21 @@ static void finish_load(struct job *job, enum engram_status status)
 			       atomic_load(&job->progress.bytes_done));
 	if (!status) {
 		table->current = load->gen;
-		table->last_generation = load->number;
+		table->last_generation = load->gen->number;
 		table->failed = false;
 		engram_control_add64(&table->slot->loads, 1);
 		table_set_state(table, ENGRAM_TABLE_READY);
 		log_info("table ready", LOG_S("table", table->name),
-			 LOG_U("generation", load->number),
+			 LOG_U("generation", load->gen->number),
+			 LOG_S("adopted", load->gen->adopted ? "yes" : "no"),
 			 LOG_U("bytes", load->gen->bytes),
 			 LOG_S("engine",
 			       loader_engine_name(load->gen->report.engine)),
 			 LOG_S("direct",
 			       load->gen->report.direct ? "yes" : "no"),
 			 LOG_S("locked", load->gen->locked ? "yes" : "no"));
-	} else if (status == ENGRAM_ECANCELED) {
+	} else if (status == ENGRAM_ECANCELED ||
+		   (load->adopt_only && status == ENGRAM_ENOTFOUND)) {
 		table_set_state(table, ENGRAM_TABLE_ABSENT);
 	} else {
 		record_failure(table, job);
@@ -147,7 +149,10 @@ enum engram_status table_load(struct table *table, struct job **job,
 			      .options = tables->loader,
 			      .ledger = &tables->ledger,
 			      .spec = table->spec,
-			      .number = table->last_generation + 1};
+			      .number = table->last_generation + 1,
+			      .adopt = tables->adopt,
+			      .adopt_only = table->adopt_only};
+	table->adopt_only = false;
 	*job = job_new(tables->jobs, JOB_LOAD, table->name, table);
 	if (!*job) {
 		free(load);
@@ -175,7 +180,10 @@ static enum engram_status run_free(struct job *job, struct engram_error *err)
 	struct table *table = job->arg;
 
 	(void)err;
-	generation_free(table->freeing);
+	if (table->tables->keep)
+		generation_leave(table->freeing);
+	else
+		generation_free(table->freeing);
 	return ENGRAM_OK;
 }
 

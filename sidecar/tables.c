@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "adopt.h"
 #include "log.h"
 #include "tables.h"
 
@@ -16,6 +17,7 @@ enum engram_status tables_init(struct tables *tables, struct jobs *jobs,
 				  .page = page,
 				  .backing = config->backing,
 				  .lock = config->lock,
+				  .adopt = config->adopt,
 				  .loader = config->loader,
 				  .changed = changed,
 				  .ctx = ctx};
@@ -269,6 +271,19 @@ static enum engram_status take_specs(struct tables *tables,
 	return ENGRAM_OK;
 }
 
+/* A table to be loaded on demand may have been, by a former engramd. */
+static void start_table(struct table *table)
+{
+	const struct tables *tables = table->tables;
+	bool load = table->spec->config.load_at_start;
+
+	table->adopt_only =
+		!load && tables->starting && tables->adopt != ADOPT_OFF &&
+		adopt_has_left(&tables->backing, tables->instance, table->name);
+	if (load || table->adopt_only)
+		table_load_configured(table);
+}
+
 enum engram_status tables_configure(struct tables *tables,
 				    struct config *config,
 				    struct engram_error *err)
@@ -314,8 +329,7 @@ enum engram_status tables_configure(struct tables *tables,
 		}
 		table->configured = true;
 		tables->changed(tables->ctx, table);
-		if (spec->config.load_at_start)
-			table_load_configured(table);
+		start_table(table);
 	}
 	free(specs);
 	return status;

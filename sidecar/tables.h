@@ -33,6 +33,7 @@ struct table {
 	bool configured; /* named in the configuration */
 	bool retiring;	 /* taken out of it; goes once it is free */
 	bool load_next;	 /* named in it again: load once `job` has ended */
+	bool adopt_only; /* the next load takes over what was left, or none */
 	enum engram_table_state state;
 	struct generation *current; /* ready, or draining */
 	struct load *building;
@@ -59,6 +60,9 @@ struct tables {
 	char instance[ENGRAM_NAME_MAX + 1];
 	struct engram_backing backing;
 	enum memory_lock lock;
+	enum adopt_mode adopt;
+	bool starting; /* segments of a former engramd may lie about */
+	bool keep;     /* leave segments to the next engramd */
 	struct loader_options loader;
 	bool stopping;
 	void (*changed)(void *ctx, struct table *table);

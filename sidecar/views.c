@@ -123,7 +123,7 @@ static json_t *view_report(const struct generation *gen)
 {
 	const struct loader_report *r;
 
-	if (!gen)
+	if (!gen || gen->adopted)
 		return json_null();
 	r = &gen->report;
 	return json_pack("{s:s, s:b, s:b, s:I, s:I, s:I, s:f, s:f, s:o}",
@@ -143,7 +143,7 @@ json_t *view_table(const struct table *table)
 
 	return json_pack(
 		"{s:s, s:s, s:I, s:o, s:o, s:s, s:b, s:I, s:I, s:I, s:o, s:o,"
-		" s:o, s:b, s:o}",
+		" s:o, s:b, s:b, s:o}",
 		"name", table->name, "state",
 		engram_table_state_name(table->state), "generation",
 		(json_int_t)(gen ? gen->number : 0), "content_id",
@@ -157,8 +157,8 @@ json_t *view_table(const struct table *table)
 		table->job ? json_integer((json_int_t)table->job->id)
 			   : json_null(),
 		"error", failure_or_null(table->failed, &table->error),
-		"loader", view_report(gen), "locked", gen && gen->locked,
-		"layers", view_layers(table));
+		"loader", view_report(gen), "adopted", gen && gen->adopted,
+		"locked", gen && gen->locked, "layers", view_layers(table));
 }
 
 /* Bytes of the present phase; a load reads all, then verifies all. */

@@ -149,6 +149,13 @@ class Client:
         assert job["state"] == "done", job
         return job
 
+    def have(self, table):
+        """Load it unless it is adopted, or loaded, already."""
+        if self.table(table)["state"] == "absent":
+            self.load(table)
+        until(lambda: self.table(table)["state"] == "ready", f"{table} ready")
+        return self.table(table)
+
     def close_fds(self):
         for fd in self.fds:
             os.close(fd)

@@ -618,8 +618,9 @@ def test_something_else_in_the_sockets_place(make):
 
 
 def test_after_a_crash(make, checkpoint):
-    """Socket, lock, page and segments of a killed sidecar are stale."""
-    sidecar = make([table_config(checkpoint)])
+    """Socket, lock and page of a killed sidecar are stale, and segments that
+    are not to be adopted."""
+    sidecar = make([table_config(checkpoint)], memory={"adopt": "off"})
     client = sidecar.client()
     client.load("demo")
     epoch = client.hello["boot_epoch"]

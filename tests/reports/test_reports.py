@@ -109,20 +109,23 @@ def contents(fds):
     return digest.hexdigest()
 
 
-def test_report_01_killed_on_a_tight_tmpfs(make, mounts, big_checkpoint):
+@pytest.mark.parametrize("adopt", ["off", "verify"])
+def test_report_01_killed_on_a_tight_tmpfs(make, mounts, big_checkpoint,
+                                           adopt):
     """Five times, on 1.2 times the table: what the dead one left behind has
-    to go before there is room."""
+    to go before there is room, or is the table."""
     size = segment_bytes(make, big_checkpoint) * 6 // 5
     ns = mounts(f"mount -t tmpfs -o size={size} tmpfs /dev/shm")
     sidecar = make([table_config(big_checkpoint)], start=False,
-                   memory={"lock": "off"})
-    for _ in range(5):
+                   memory={"lock": "off", "adopt": adopt})
+    for turn in range(5):
         start(sidecar, *ns.enter)
-        sidecar.client().load("demo")
+        table = sidecar.client().have("demo")
+        assert table["adopted"] == (adopt != "off" and turn > 0)
         sidecar.kill()
         assert len(os.listdir(ns.shm)) == 3
     start(sidecar, *ns.enter)
-    sidecar.client().load("demo")
+    sidecar.client().have("demo")
     sidecar.stop()
     sidecar.process = None
     assert os.listdir(ns.shm) == []
@@ -205,7 +208,7 @@ class Reader:
 
 def test_report_08_restart_is_noticed(make, checkpoint):
     """The page stays where a client has it mapped, and the same table is
-    loaded as generation 1 again: the epoch tells the two apart."""
+    generation 1 again: the epoch tells the two apart."""
     sidecar = make([table_config(checkpoint)])
     client = sidecar.client()
     client.load("demo")
@@ -220,7 +223,7 @@ def test_report_08_restart_is_noticed(make, checkpoint):
     before = epoch_and_generation()
     sidecar.kill()
     sidecar.start()
-    sidecar.client().load("demo")
+    sidecar.client().have("demo")
     after = epoch_and_generation()
     assert before[0] != after[0] and before[1] == after[1] == 1
     # a clean stop withdraws all
@@ -259,7 +262,7 @@ class Open(ctypes.Structure):
 class Attach(ctypes.Structure):
     _fields_ = [("table", ctypes.c_char_p), ("layers", ctypes.c_void_p),
                 ("num_layers", ctypes.c_uint32), ("tp_rank", ctypes.c_uint32),
-                ("tp_size", ctypes.c_uint32)]
+                ("tp_size", ctypes.c_uint32), ("writable", ctypes.c_int)]
 client, table = ctypes.c_void_p(), ctypes.c_void_p()
 # For ever: a call that waits for an answer would never end.
 params = Open(sys.argv[2].encode(), None, 0, -1)
@@ -302,14 +305,15 @@ def test_report_12_started_while_the_killed_one_dies(make, big_checkpoint):
     the new one waits for that, and does not call the name taken."""
     sidecar = make([table_config(big_checkpoint)])
     for _ in range(3):
-        sidecar.client().load("demo")
+        sidecar.client().have("demo")
         dying = sidecar.process
         sidecar.hang_up()
         dying.kill()
         sidecar.start(wait=False)
         dying.wait(engramd.DEADLINE)
         sidecar.wait_answer()
-        assert sidecar.segments() == []
+        assert len(sidecar.segments()) == 2
+        assert sidecar.client().have("demo")["adopted"]
 
 
 def deny_io_uring(error):

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "adopt.h"
+#include "log.h"
+
+struct left {
+	struct engram_segment_entry *entries;
+	size_t count;
+};
+
+static struct left list(const struct engram_backing *backing,
+			const char *instance)
+{
+	struct engram_error err;
+	struct left left = {0};
+
+	if (engram_segment_list(backing, instance, &left.entries, &left.count,
+				&err)) {
+		log_failure(LOG_WARN, "segments can not be listed", &err);
+		left = (struct left){0};
+	}
+	return left;
+}
+
+static bool is_of(const struct engram_segment_entry *entry, const char *table)
+{
+	return !entry->control && !strcmp(entry->table, table);
+}
+
+bool adopt_has_left(const struct engram_backing *backing, const char *instance,
+		    const char *table)
+{
+	struct left left = list(backing, instance);
+	bool found = false;
+
+	for (size_t i = 0; i < left.count; i++)
+		found |= is_of(&left.entries[i], table) &&
+			 !left.entries[i].temporary;
+	free(left.entries);
+	return found;
+}
+
+/* The newest below `limit`, or 0. */
+static uint64_t newest(const struct left *left, const char *table,
+		       uint64_t limit)
+{
+	uint64_t best = 0;
+
+	for (size_t i = 0; i < left->count; i++) {
+		const struct engram_segment_entry *entry = &left->entries[i];
+
+		if (is_of(entry, table) && !entry->temporary &&
+		    entry->generation < limit && entry->generation > best)
+			best = entry->generation;
+	}
+	return best;
+}
+
+static enum engram_status adopt_layer(const struct load *load,
+				      const struct engram_segment_spec *spec,
+				      struct generation *gen,
+				      struct generation_layer *layer,
+				      struct engram_error *err)
+{
+	enum engram_status status;
+	char name[256];
+
+	layer->layer_id = spec->head.layer_id;
+	engram_segment_name(name, spec->instance, spec->table, layer->layer_id,
+			    gen->number);
+	status =
+		engram_segment_adopt(&load->backing, name, &layer->writer, err);
+	if (status)
+		return status;
+	layer->header = engram_segment_writer_header(layer->writer);
+	gen->bytes += layer->header->total_bytes;
+	status = engram_segment_compare(layer->header, spec, err);
+	if (status)
+		engram_error_context(err, "%s", name);
+	return status;
+}
+
+static struct generation *try_generation(
+	const struct load *load, const struct engram_segment_spec *const *specs,
+	uint32_t num_layers, uint64_t number)
+{
+	struct generation *gen = generation_new(number, num_layers);
+	enum engram_status status = gen ? ENGRAM_OK : ENGRAM_ENOMEM;
+	struct engram_error err;
+
+	engram_error_clear(&err);
+	for (uint32_t i = 0; i < num_layers && !status; i++)
+		status =
+			adopt_layer(load, specs[i], gen, &gen->layers[i], &err);
+	if (!status)
+		status = generation_identify(gen, &err);
+	if (!status) {
+		gen->adopted = true;
+		return gen;
+	}
+	log_failure(LOG_INFO, "not adopted", &err);
+	generation_leave(gen);
+	return NULL;
+}
+
+static void remove_others(const struct load *load, const struct left *left,
+			  uint64_t adopted)
+{
+	const char *table = load->spec->config.name;
+	struct engram_error err;
+
+	for (size_t i = 0; i < left->count; i++) {
+		const struct engram_segment_entry *entry = &left->entries[i];
+
+		if (!is_of(entry, table) ||
+		    (!entry->temporary && entry->generation == adopted))
+			continue;
+		log_info("removing segment", LOG_S("name", entry->name),
+			 LOG_U("bytes", entry->bytes));
+		if (engram_segment_remove(&load->backing, entry->name, &err))
+			log_failure(LOG_WARN, "segment not removed", &err);
+	}
+}
+
+struct generation *adopt_generation(
+	const struct load *load, const struct engram_segment_spec *const *specs,
+	uint32_t num_layers)
+{
+	struct left left = list(&load->backing, load->instance);
+	const char *table = load->spec->config.name;
+	struct generation *gen = NULL;
+	uint64_t number = UINT64_MAX;
+
+	while (!gen && (number = newest(&left, table, number)) != 0)
+		gen = try_generation(load, specs, num_layers, number);
+	remove_others(load, &left, gen ? gen->number : 0);
+	free(left.entries);
+	return gen;
+}

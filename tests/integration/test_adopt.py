@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a killed engramd has left becomes a table of the next one, without a
+row being read from the disk again, or is removed."""
+import json
+import os
+import signal
+
+import pytest
+
+import engramd
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return engramd.synth(tmp_path / "checkpoint")
+
+
+def table(checkpoint, **more):
+    return {"name": "demo", "checkpoint": str(checkpoint), **more}
+
+
+def kill(sidecar):
+    sidecar.process.send_signal(signal.SIGKILL)
+    sidecar.process.wait()
+    sidecar.clients = []
+
+
+def ready(sidecar):
+    client = sidecar.client()
+    engramd.until(lambda: client.table("demo")["state"] == "ready",
+                  "the table is ready")
+    return client, client.table("demo")
+
+
+def inodes(sidecar):
+    return {name: os.stat(engramd.SHM / name).st_ino
+            for name in sidecar.names() if not name.endswith(".ctl")}
+
+
+@pytest.mark.parametrize("mode", ["verify", "trust"])
+def test_killed_and_started(make, checkpoint, mode):
+    """Three times: the same segments, generation and content."""
+    sidecar = make([table(checkpoint)], memory={"adopt": mode})
+    _, before = ready(sidecar)
+    segments = inodes(sidecar)
+    for _ in range(3):
+        kill(sidecar)
+        sidecar.start()
+        _, after = ready(sidecar)
+        assert after["adopted"] and not before["adopted"]
+        assert after["generation"] == before["generation"]
+        assert after["content_id"] == before["content_id"]
+        assert after["bytes"] == before["bytes"]
+        assert after["loader"] is None
+        assert inodes(sidecar) == segments
+
+
+def test_not_adopted_when_so_configured(make, checkpoint):
+    sidecar = make([table(checkpoint)], memory={"adopt": "off"})
+    ready(sidecar)
+    segments = inodes(sidecar)
+    kill(sidecar)
+    sidecar.start()
+    _, after = ready(sidecar)
+    assert not after["adopted"]
+    assert not set(inodes(sidecar).values()) & set(segments.values())
+
+
+def test_adopted_rows_are_read(make, checkpoint):
+    """A client of the adopted table gets the rows that it had before; one of
+    before keeps reading."""
+    sidecar = make([table(checkpoint)])
+    client, _ = ready(sidecar)
+    client.call("attach", table="demo")
+    old = [os.dup(fd) for fd in client.fds]
+    want = [os.pread(fd, os.fstat(fd).st_size, 0) for fd in old[1:]]
+    kill(sidecar)
+    sidecar.start()
+    client, _ = ready(sidecar)
+    client.call("attach", table="demo")
+    got = [os.pread(fd, os.fstat(fd).st_size, 0) for fd in client.fds[1:]]
+    assert got == want
+    assert [os.pread(fd, os.fstat(fd).st_size, 0) for fd in old[1:]] == want
+    for fd in old:
+        os.close(fd)
+
+
+def test_loaded_on_demand_before(make, checkpoint):
+    sidecar = make([table(checkpoint, load="on_demand")])
+    sidecar.client().load("demo")
+    kill(sidecar)
+    sidecar.start()
+    _, after = ready(sidecar)
+    assert after["adopted"]
+
+
+def rewrite(path):
+    """The same bytes, as a new file."""
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data)
+
+
+def damage(sidecar):
+    """One byte of the last record; the file is made writable for it."""
+    name = sorted(n for n in sidecar.names() if not n.endswith(".ctl"))[0]
+    with open(engramd.SHM / name, "r+b") as file:
+        file.seek(2 << 20)
+        byte = file.read(1)
+        file.seek(2 << 20)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize("what", ["source", "config", "layer", "records",
+                                  "header", "temporary"])
+def test_changed_meanwhile(make, checkpoint, what):
+    """It is loaded anew, and what was left is gone."""
+    sidecar = make([table(checkpoint)])
+    ready(sidecar)
+    before = inodes(sidecar)
+    kill(sidecar)
+    first = engramd.SHM / sorted(before)[0]
+    if what == "source":
+        rewrite(next(checkpoint.glob("*.safetensors")))
+    elif what == "config":
+        file = checkpoint / "config.json"
+        config = json.loads(file.read_text())
+        config.get("text_config", config)["engram_pad_token_id"] = 3
+        file.write_text(json.dumps(config))
+    elif what == "layer":
+        first.unlink()
+    elif what == "records":
+        damage(sidecar)
+    elif what == "header":
+        with open(first, "r+b") as file:
+            file.seek(100)
+            file.write(b"\xff")
+    elif what == "temporary":
+        os.rename(first, str(first) + ".tmp")
+    sidecar.start()
+    client, after = ready(sidecar)
+    assert not after["adopted"]
+    assert not set(inodes(sidecar).values()) & set(before.values())
+    job = client.finish(client.call("verify", table="demo")["job"])
+    assert job["state"] == "done"
+
+
+def test_damage_that_is_trusted_is_found_by_verify(make, checkpoint):
+    sidecar = make([table(checkpoint)], memory={"adopt": "trust"})
+    ready(sidecar)
+    kill(sidecar)
+    damage(sidecar)
+    sidecar.start()
+    client, after = ready(sidecar)
+    assert after["adopted"]
+    job = client.finish(client.call("verify", table="demo")["job"])
+    assert job["error"]["data"]["name"] == "ChecksumMismatch"
+
+
+def test_tables_of_nobody_go(make, checkpoint):
+    """A table that only a request had named is nobody's after a crash."""
+    sidecar = make([])
+    client = sidecar.client()
+    job = client.finish(client.call("load", table="demo",
+                                    checkpoint=str(checkpoint))["job"])
+    assert job["state"] == "done"
+    kill(sidecar)
+    sidecar.start()
+    assert inodes(sidecar) == {}
+
+
+def test_keep(make, checkpoint):
+    """A shutdown may leave the tables; one without removes what was left,
+    adopted or not."""
+    sidecar = make([table(checkpoint)])
+    client, before = ready(sidecar)
+    segments = inodes(sidecar)
+    client.call("shutdown", keep=True)
+    assert sidecar.process.wait(engramd.DEADLINE) == 0
+    sidecar.clients = []
+    assert inodes(sidecar) == segments
+    sidecar.start()
+    _, after = ready(sidecar)
+    assert after["adopted"]
+    assert after["generation"] == before["generation"]
+
+
+def test_keep_needs_names(make, checkpoint):
+    sidecar = make([table(checkpoint)], start=False,
+                   memory={"backing": "memfd"})
+    sidecar.start(wait=False)
+    engramd.until(sidecar.answers, "the sidecar answers")
+    client, _ = ready(sidecar)
+    with pytest.raises(engramd.RpcError) as caught:
+        client.call("shutdown", keep=True)
+    assert caught.value.name == "Unsupported"
+    sidecar.ping()
+
+
+def test_next_generation_counts_on(make, checkpoint):
+    sidecar = make([table(checkpoint)])
+    client, _ = ready(sidecar)
+    client.finish(client.call("unload", table="demo")["job"])
+    client.load("demo")
+    assert client.table("demo")["generation"] == 2
+    kill(sidecar)
+    sidecar.start()
+    client, after = ready(sidecar)
+    assert (after["adopted"], after["generation"]) == (True, 2)
+    client.finish(client.call("unload", table="demo")["job"])
+    client.load("demo")
+    assert client.table("demo")["generation"] == 3
