@@ -11,7 +11,7 @@ _engramctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local commands="status tables load unload verify clients events rpc
-		health config hash rows lookup bench prune"
+		health config hash rows lookup tokmap bench prune"
 	local common="--socket --instance --timeout --json --help --version"
 	local job="--no-wait --cancel-on-interrupt --progress"
 	local command="" word i
@@ -34,7 +34,7 @@ _engramctl()
 	--distribution)
 		mapfile -t COMPREPLY < <(compgen -W "uniform zipf" -- "$cur")
 		return ;;
-	validate)
+	validate | --diff | --export)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
 	esac
@@ -51,12 +51,14 @@ _engramctl()
 	config) words+=" get validate" ;;
 	hash) words+=" --tokens --layer" ;;
 	rows | lookup) words+=" --layer --ids" ;;
+	tokmap) words+=" --id --diff --export" ;;
 	bench) words+=" --layer --rows --seconds --repeat --distribution
 		--threads" ;;
 	prune) words+=" --yes --hugetlbfs" ;;
 	esac
 	case $command in
-	tables | load | unload | verify | health | hash | rows | lookup | bench)
+	tables | load | unload | verify | health | hash | rows | lookup | tokmap | \
+	bench)
 		[[ $cur == -* ]] || words+=" $(_engramctl_tables)" ;;
 	esac
 	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")

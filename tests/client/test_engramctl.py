@@ -98,6 +98,15 @@ def ctl(server, *args, **kwargs):
      "usage: engramctl config get | validate FILE"),
     (["rpc", "ping", "[1]"], "rpc: the parameters are not a JSON object",
      """give an object: '{"table": "demo"}'"""),
+    (["tokmap"], "tokmap: an argument is missing",
+     "usage: engramctl tokmap TABLE [--id IDS | --diff FILE | --export FILE]"),
+    (["tokmap", "demo", "--id", "x"], '--id: "x" is out of range',
+     "give an integer from 0 to 2147483647"),
+    (["tokmap", "demo", "--id", "1", "--export", "x.npy"],
+     "tokmap: --id, --diff and --export exclude each other",
+     "give one of them"),
+    (["tokmap", "demo", "--export", "map.txt"],
+     '--export: "map.txt" has no known ending', "end it in .json or .npy"),
     (["load", "demo", "--params", "{"], "--params: not a JSON object",
      "give the keys of a table as in engramd.json"),
 ])
@@ -113,7 +122,8 @@ def test_help():
     commands = re.findall(r"^  ([a-z]+) ", text.split("options:")[0], re.M)
     assert commands == ["status", "tables", "load", "unload", "verify",
                         "clients", "events", "rpc", "health", "config",
-                        "hash", "rows", "lookup", "bench", "prune"]
+                        "hash", "rows", "lookup", "tokmap", "bench",
+                        "prune"]
     assert "exit codes:" in text
     for command in commands:
         result = run(command, "--help")
