@@ -15,6 +15,7 @@
 
 #define CONFIG_NAME    "config.json"
 #define TOKEN_MAP_NAME "engram_token_map.json"
+#define TOKENIZER_NAME "tokenizer.json"
 #define SCALE_BLOCK    32
 
 static enum engram_status no_memory(struct engram_error *err)
@@ -126,31 +127,48 @@ static enum engram_status read_config(struct checkpoint *c,
 	return derive(c, m, err);
 }
 
-/* The given file must be there, the default one may be. */
+/* The given file must be there, those that are looked for may be. */
+static enum engram_status find_token_map(struct checkpoint *c,
+					 const char *given, bool *there,
+					 uint32_t *file,
+					 struct engram_error *err)
+{
+	const char *const names[] = {TOKEN_MAP_NAME, TOKENIZER_NAME};
+	enum engram_status status;
+
+	*there = true;
+	if (given) {
+		status = checkpoint_add_file(c, given, file, err);
+		if (status == ENGRAM_ENOTFOUND)
+			engram_error_fix(err, "name a file in the "
+					      "checkpoint's directory in "
+					      "\"token_map\"");
+		return status;
+	}
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		status = checkpoint_add_file(c, names[i], file, err);
+		if (status != ENGRAM_ENOTFOUND)
+			return status;
+	}
+	*there = false;
+	return ENGRAM_OK;
+}
+
 static enum engram_status read_token_map(struct checkpoint *c,
 					 const char *given, bool *there,
 					 uint32_t *file,
 					 struct engram_error *err)
 {
-	const char *name = given ? given : TOKEN_MAP_NAME;
 	enum engram_status status;
 	uint64_t hash;
 
-	*there = false;
-	status = checkpoint_add_file(c, name, file, err);
-	if (status == ENGRAM_ENOTFOUND && !given)
-		return ENGRAM_OK;
-	if (status == ENGRAM_ENOTFOUND)
-		engram_error_fix(err, "name a file in the checkpoint's "
-				      "directory in \"token_map\"");
-	if (status)
+	status = find_token_map(c, given, there, file, err);
+	if (status || !*there)
 		return status;
 	status = token_map_read(c->files[*file].path, c->compressed_vocab_size,
-				c->vocab_size, &c->token_map, &c->token_map_len,
-				&hash, err);
+				&c->token_map, &c->token_map_len, &hash, err);
 	if (status)
 		return status;
-	*there = true;
 	c->files[*file].identity.header_hash = hash;
 	if (c->raw_pad_id >= c->token_map_len)
 		return engram_error_set(err, ENGRAM_EGEOMETRY,

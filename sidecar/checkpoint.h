@@ -23,8 +23,8 @@ struct checkpoint_options {
 	/* Layer ids to load, a subset of the model's; NULL: all. */
 	const int32_t *layers;
 	uint32_t num_layers;
-	/* JSON file with the token map, relative to dir; NULL:
-	 * "engram_token_map.json" if it is there, else none. */
+	/* File of the token map (token_map.h), relative to dir; NULL:
+	 * "engram_token_map.json", else "tokenizer.json", else none. */
 	const char *token_map_file;
 };
 

@@ -6,6 +6,7 @@
 
 #include "json.h"
 #include "token_map.h"
+#include "tokenizer.h"
 
 #define MAP_BYTES_MAX	(256u << 20)
 #define MAP_ENTRIES_MAX (UINT64_C(1) << 28)
@@ -51,43 +52,46 @@ static enum engram_status copy(const json_t *array, const char *file,
 	return ENGRAM_OK;
 }
 
-static enum engram_status check_counts(const char *file, uint64_t distinct,
-				       uint32_t compressed, uint64_t len,
-				       uint64_t min_len,
-				       struct engram_error *err)
+/* Every hash multiplier derives from how many there are. */
+static enum engram_status check_count(const char *file, uint64_t distinct,
+				      uint32_t compressed,
+				      struct engram_error *err)
 {
-	if (distinct != compressed) {
-		engram_error_set(err, ENGRAM_EGEOMETRY,
-				 "%s: %" PRIu64 " compressed ids occur, "
-				 "config.json says "
-				 "engram_compressed_vocab_size %" PRIu32,
-				 file, distinct, compressed);
-		engram_error_figures(err, compressed, distinct);
-		engram_error_fix(err, "every hash multiplier derives from that "
-				      "number: use the map that belongs to "
-				      "this model");
-		return ENGRAM_EGEOMETRY;
-	}
-	if (len >= min_len)
+	if (distinct == compressed)
 		return ENGRAM_OK;
 	engram_error_set(err, ENGRAM_EGEOMETRY,
-			 "%s: %" PRIu64 " entries, the model has %" PRIu64
-			 " tokens",
-			 file, len, min_len);
-	engram_error_figures(err, min_len, len);
-	engram_error_fix(err, "use the map that belongs to this model");
+			 "%s: %" PRIu64 " compressed ids occur, config.json "
+			 "says engram_compressed_vocab_size %" PRIu32,
+			 file, distinct, compressed);
+	engram_error_figures(err, compressed, distinct);
+	engram_error_fix(err, "every hash multiplier derives from that "
+			      "number: use the map or the tokenizer.json that "
+			      "belongs to this model");
 	return ENGRAM_EGEOMETRY;
 }
 
+static enum engram_status derive(const struct json_source *src, int32_t **out,
+				 uint64_t *len, uint64_t *distinct,
+				 struct engram_error *err)
+{
+	struct tokenizer tokenizer;
+	enum engram_status status = tokenizer_read(src, &tokenizer, err);
+
+	if (status)
+		return status;
+	*len = tokenizer.len;
+	status = tokenizer_map(&tokenizer, out, distinct, err);
+	tokenizer_free(&tokenizer);
+	return status;
+}
+
 static enum engram_status take(const struct json_source *src, const char *file,
-			       uint32_t compressed, uint64_t min_len,
-			       int32_t **out, uint64_t *len,
+			       uint32_t compressed, int32_t **out,
+			       uint64_t *len, uint64_t *distinct,
 			       struct engram_error *err)
 {
 	struct json_view v = {0};
 	json_t *array = entries(src, &v, err);
-	enum engram_status status;
-	uint64_t distinct = 0;
 
 	if (!array)
 		return json_view_result(&v);
@@ -96,25 +100,17 @@ static enum engram_status take(const struct json_source *src, const char *file,
 	if (!*out)
 		return engram_error_set(err, ENGRAM_ENOMEM,
 					"no memory for a token map");
-	status = copy(array, file, compressed, *out, &distinct, err);
-	if (!status)
-		status = check_counts(file, distinct, compressed, *len, min_len,
-				      err);
-	if (status) {
-		free(*out);
-		*out = NULL;
-	}
-	return status;
+	return copy(array, file, compressed, *out, distinct, err);
 }
 
 enum engram_status token_map_read(const char *file,
-				  uint32_t compressed_vocab_size,
-				  uint64_t min_len, int32_t **out,
+				  uint32_t compressed_vocab_size, int32_t **out,
 				  uint64_t *len, uint64_t *hash,
 				  struct engram_error *err)
 {
 	struct json_source src;
 	enum engram_status status;
+	uint64_t distinct = 0;
 
 	*out = NULL;
 	status = json_source_read(&src, file, MAP_BYTES_MAX, ENGRAM_ECHECKPOINT,
@@ -122,10 +118,19 @@ enum engram_status token_map_read(const char *file,
 	if (status)
 		return status;
 	*hash = XXH3_64bits(src.text, src.len);
-	status =
-		take(&src, file, compressed_vocab_size, min_len, out, len, err);
+	if (tokenizer_is(src.root))
+		status = derive(&src, out, len, &distinct, err);
+	else
+		status = take(&src, file, compressed_vocab_size, out, len,
+			      &distinct, err);
 	json_source_free(&src);
-	if (status)
-		engram_error_path(err, "%s", file);
+	if (!status)
+		status =
+			check_count(file, distinct, compressed_vocab_size, err);
+	if (!status)
+		return ENGRAM_OK;
+	free(*out);
+	*out = NULL;
+	engram_error_path(err, "%s", file);
 	return status;
 }

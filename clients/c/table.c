@@ -143,7 +143,8 @@ enum engram_status engram_hash_params(const engram_table *table,
 				 "table \"%s\": it was loaded without a token "
 				 "map, and can not hash",
 				 table->name);
-		engram_error_fix(err, "put engram_token_map.json into the "
+		engram_error_fix(err, "put tokenizer.json or "
+				      "engram_token_map.json into the "
 				      "checkpoint directory and load it again");
 		return ENGRAM_ENOTOKENMAP;
 	}

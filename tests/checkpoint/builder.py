@@ -27,6 +27,7 @@ class Checkpoint:
             "vocab_size": 16}
         self.outer = {"model_type": "test", "text_config": self.config}
         self.token_map = {"token_map": [i % 10 for i in range(16)]}
+        self.tokenizer = None
         self.index = {"metadata": {}, "weight_map": {}}
         # file -> tensor -> [dtype, shape, bytes]
         self.shards = {"model-00001-of-00002.safetensors": {},
@@ -99,12 +100,24 @@ class Checkpoint:
         self.shards = {"model.safetensors": tensors}
         self.files["model.safetensors.index.json"] = None
 
+    def use_tokenizer(self):
+        """tokenizer.json instead of a map; a..j are its 10 tokens."""
+        self.files["engram_token_map.json"] = None
+        self.tokenizer = {
+            "version": "1.0", "added_tokens": [],
+            "decoder": {"type": "ByteLevel"},
+            "model": {"type": "BPE", "merges": [],
+                      "vocab": {chr(97 + i): i for i in range(10)}}}
+
     def write(self, directory):
         contents = {file: self.shard(file) for file in self.shards}
         contents["config.json"] = json.dumps(self.outer, indent=1).encode()
         contents["engram_token_map.json"] = json.dumps(self.token_map).encode()
         contents["model.safetensors.index.json"] = json.dumps(
             self.index, indent=1).encode()
+        if self.tokenizer:
+            contents["tokenizer.json"] = json.dumps(
+                self.tokenizer, indent=1).encode()
         contents |= self.files
         directory.mkdir()
         for name, content in contents.items():

@@ -111,6 +111,42 @@ def test_accepted(name, tmp_path):
         "layer 1: 60 rows", "layer 14: 120 rows"]
 
 
+def test_short_token_map(tmp_path):
+    """Embeddings are often padded to more rows than there are tokens."""
+    checkpoint = builder.Checkpoint()
+    checkpoint.token_map["token_map"] = list(range(10))
+    checkpoint.write(tmp_path / "checkpoint")
+    run = probe(tmp_path)
+    assert run.stdout.decode().startswith("pad: 2\ntoken map: 10\n")
+
+
+@pytest.mark.parametrize("words, want", [
+    ((), "pad: 2\ntoken map: 16\n"),
+    (("tokenizer.json",), "pad: 1\ntoken map: 11\n")])
+def test_order_of_token_maps(words, want, tmp_path):
+    """engram_token_map.json comes before tokenizer.json, what is named
+    before both; the pad token goes through the map."""
+    checkpoint = builder.Checkpoint()
+    checkpoint.use_tokenizer()
+    del checkpoint.files["engram_token_map.json"]
+    checkpoint.tokenizer["model"]["vocab"] = {
+        token: i for i, token in enumerate("aAbcdefghij")}
+    checkpoint.config["engram_pad_token_id"] = 2
+    checkpoint.write(tmp_path / "checkpoint")
+    run = probe(tmp_path, *words)
+    assert run.stdout.decode().startswith(want)
+
+
+def test_tokenizer(tmp_path):
+    """It alone makes a map."""
+    checkpoint = builder.Checkpoint()
+    checkpoint.use_tokenizer()
+    checkpoint.write(tmp_path / "checkpoint")
+    run = probe(tmp_path)
+    assert run.returncode == 0, run.stdout.decode()
+    assert run.stdout.decode().startswith("pad: 2\ntoken map: 10\n")
+
+
 def test_linked_files(tmp_path):
     """As a Hugging Face cache has them: names that are links to blobs."""
     builder.Checkpoint().write(tmp_path / "blobs")
