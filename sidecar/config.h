@@ -19,9 +19,9 @@
 
 enum log_level { LOG_ERROR = 0, LOG_WARN, LOG_INFO, LOG_DEBUG };
 enum log_format { LOG_LOGFMT = 0, LOG_JSON };
-/* What a former engramd has left: read it all back, believe its headers, or
- * remove it. */
-enum adopt_mode { ADOPT_VERIFY = 0, ADOPT_TRUST, ADOPT_OFF };
+/* What a former engramd has left: read it all back and then lend it, lend it
+ * and read it back meanwhile, believe its headers, or remove it. */
+enum adopt_mode { ADOPT_VERIFY = 0, ADOPT_BACKGROUND, ADOPT_TRUST, ADOPT_OFF };
 enum memory_lock { MEMORY_LOCK_TRY = 0, MEMORY_LOCK_REQUIRE, MEMORY_LOCK_OFF };
 
 /* Who may call what.  Root and engramd's own user always may. */

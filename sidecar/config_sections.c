@@ -24,7 +24,8 @@ static const char *const backing_names[] = {"shm", "hugetlbfs", "memfd", NULL};
 static const enum engram_backing_kind backing_kinds[] = {
 	ENGRAM_BACKING_SHM, ENGRAM_BACKING_HUGETLBFS, ENGRAM_BACKING_MEMFD};
 static const char *const lock_names[] = {"try", "require", "off", NULL};
-static const char *const adopt_names[] = {"verify", "trust", "off", NULL};
+static const char *const adopt_names[] = {"verify", "background", "trust",
+					  "off", NULL};
 static const char *const engine_names[] = {"auto", "io_uring", "preadv", NULL};
 static const char *const direct_names[] = {"auto", "on", "off", NULL};
 

@@ -26,7 +26,7 @@ struct generation {
 	uint32_t num_layers;
 	uint64_t bytes;		/* of memory, all segments */
 	uint64_t content_id[2]; /* XXH3-128 of the layers' content ids */
-	bool locked;
+	_Atomic bool locked;
 	bool adopted;		     /* not loaded by this process */
 	struct loader_report report; /* of all layers together */
 

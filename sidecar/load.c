@@ -189,15 +189,13 @@ static void unlock_layers(struct generation *gen)
 			gen->layers[i].header->total_bytes);
 }
 
-/* MEMORY_LOCK_TRY goes on unlocked, and says so. */
-static enum engram_status lock_layers(const struct load *load,
-				      struct generation *gen, struct job *job,
-				      struct engram_error *err)
+enum engram_status load_lock(struct generation *gen, enum memory_lock lock,
+			     struct job *job, struct engram_error *err)
 {
 	enum engram_status status;
 	uint32_t i;
 
-	if (load->lock == MEMORY_LOCK_OFF)
+	if (lock == MEMORY_LOCK_OFF)
 		return ENGRAM_OK;
 	/* Rather not at all than in part. */
 	status = memory_lockable(gen->bytes, err);
@@ -207,7 +205,7 @@ static enum engram_status lock_layers(const struct load *load,
 		gen->locked = true;
 		return ENGRAM_OK;
 	}
-	if (load->lock == MEMORY_LOCK_REQUIRE || status == ENGRAM_ECANCELED)
+	if (lock == MEMORY_LOCK_REQUIRE || status == ENGRAM_ECANCELED)
 		return status;
 	unlock_layers(gen);
 	log_failure(LOG_WARN, "memory is not locked", err);
@@ -248,7 +246,7 @@ static enum engram_status build(struct load *load,
 			return status;
 		gen->report.seconds_verify = clock_seconds_since(start);
 	}
-	status = lock_layers(load, gen, job, err);
+	status = load_lock(gen, load->lock, job, err);
 	if (!status)
 		status = canceled(job, err);
 	if (!status)
@@ -316,8 +314,10 @@ static enum engram_status adopt(struct load *load, const struct plan *plans,
 		job_set_phase(job, JOB_READING);
 		return ENGRAM_OK;
 	}
-	if (!status)
-		status = lock_layers(load, gen, job, err);
+	/* Otherwise once it is lent: locking reads every page's entry. */
+	if (!status &&
+	    (load->adopt == ADOPT_VERIFY || load->lock == MEMORY_LOCK_REQUIRE))
+		status = load_lock(gen, load->lock, job, err);
 	if (status) {
 		generation_leave(gen);
 		return status;

@@ -31,6 +31,10 @@ struct load {
 enum engram_status load_build(struct load *load, struct job *job,
 			      struct engram_error *err);
 
+/* Pin all of it, or nothing.  MEMORY_LOCK_TRY goes on without, and logs it. */
+enum engram_status load_lock(struct generation *gen, enum memory_lock lock,
+			     struct job *job, struct engram_error *err);
+
 /* Read every layer back and compare with its checksums. */
 enum engram_status load_verify(const struct generation *gen, uint32_t threads,
 			       struct job *job, struct engram_error *err);

@@ -81,6 +81,27 @@ static void ended(struct table *table, struct job *job,
 	job_end(job, status);
 }
 
+static enum engram_status start_verify(struct table *table, struct job **job,
+				       struct engram_error *err);
+
+/* What was adopted without a look at its records is lent already. */
+static void look_after_adopted(struct table *table, enum adopt_mode mode)
+{
+	const struct generation *gen = table->current;
+	bool lock = table->tables->lock != MEMORY_LOCK_OFF && !gen->locked;
+	struct engram_error err;
+	struct job *job;
+
+	if (mode == ADOPT_VERIFY || table->job ||
+	    (mode == ADOPT_TRUST && !lock))
+		return;
+	table->verify_lock = lock ? table->tables->lock : MEMORY_LOCK_OFF;
+	table->verify_records = mode == ADOPT_BACKGROUND;
+	table->verify_adopted = true;
+	if (start_verify(table, &job, &err))
+		log_failure(LOG_WARN, "adopted table not looked after", &err);
+}
+
 /* ---- load ---- */
 
 static enum engram_status run_load(struct job *job, struct engram_error *err)
@@ -123,9 +144,11 @@ static void finish_load(struct job *job, enum engram_status status)
 		table_set_state(table, ENGRAM_TABLE_FAILED);
 	}
 	table_spec_put(load->spec);
-	free(load);
 	ended(table, job, status);
 	next_step(table);
+	if (!status && table->current == load->gen && load->gen->adopted)
+		look_after_adopted(table, load->adopt);
+	free(load);
 }
 
 enum engram_status table_load(struct table *table, struct job **job,
@@ -284,43 +307,48 @@ static enum engram_status run_verify(struct job *job, struct engram_error *err)
 	struct table *table = job->arg;
 	enum engram_status status;
 
-	status = load_verify(table->current, table->verify_threads, job, err);
+	status = load_lock(table->current, table->verify_lock, job, err);
+	if (!status && table->verify_records)
+		status = load_verify(table->current, table->verify_threads, job,
+				     err);
 	if (status)
 		engram_error_context(err, "table \"%s\"", table->name);
 	return status;
 }
 
+/* Nobody may get damaged records any more: load it anew, once those who have
+ * it have let go. */
+static void replace_adopted(struct table *table)
+{
+	log_warn("adopted table is damaged: it is loaded",
+		 LOG_S("table", table->name));
+	unload_unwanted(table);
+	table->load_next = table->job != NULL;
+}
+
 static void finish_verify(struct job *job, enum engram_status status)
 {
 	struct table *table = job->arg;
+	bool replace = table->verify_adopted && status == ENGRAM_ECHECKSUM;
 
 	table->job = NULL;
 	if (status && status != ENGRAM_ECANCELED)
 		record_failure(table, job);
 	table->changed = true;
 	ended(table, job, status);
-	next_step(table);
+	if (replace && !table->tables->stopping && !table->retiring)
+		replace_adopted(table);
+	else
+		next_step(table);
 }
 
-enum engram_status table_verify(struct table *table, struct job **job,
-				struct engram_error *err)
+static enum engram_status start_verify(struct table *table, struct job **job,
+				       struct engram_error *err)
 {
 	enum engram_status status;
 	uint64_t bytes = 0;
 	uint32_t i;
 
-	*job = NULL;
-	if (table->job)
-		return busy(table, job, err);
-	if (!table->current) {
-		engram_error_set(err, ENGRAM_ENOTREADY,
-				 "table \"%s\" is %s: there is nothing to "
-				 "verify",
-				 table->name,
-				 engram_table_state_name(table->state));
-		engram_error_fix(err, "load it first");
-		return ENGRAM_ENOTREADY;
-	}
 	*job = job_new(table->tables->jobs, JOB_VERIFY, table->name, table);
 	if (!*job)
 		return no_memory(err);
@@ -337,6 +365,27 @@ enum engram_status table_verify(struct table *table, struct job **job,
 	}
 	started(table, *job);
 	return ENGRAM_OK;
+}
+
+enum engram_status table_verify(struct table *table, struct job **job,
+				struct engram_error *err)
+{
+	*job = NULL;
+	if (table->job)
+		return busy(table, job, err);
+	if (!table->current) {
+		engram_error_set(err, ENGRAM_ENOTREADY,
+				 "table \"%s\" is %s: there is nothing to "
+				 "verify",
+				 table->name,
+				 engram_table_state_name(table->state));
+		engram_error_fix(err, "load it first");
+		return ENGRAM_ENOTREADY;
+	}
+	table->verify_lock = MEMORY_LOCK_OFF;
+	table->verify_records = true;
+	table->verify_adopted = false;
+	return start_verify(table, job, err);
 }
 
 /* ---- all ---- */

@@ -38,8 +38,12 @@ struct table {
 	struct generation *current; /* ready, or draining */
 	struct load *building;
 	struct generation *freeing;
-	uint32_t verify_threads; /* of a running verify job */
-	struct job *job;	 /* the running one */
+	/* of a running verify job */
+	uint32_t verify_threads;
+	enum memory_lock verify_lock; /* first: pin what was adopted */
+	bool verify_records;
+	bool verify_adopted; /* if they are damaged, load them */
+	struct job *job;     /* the running one */
 	uint64_t last_generation;
 	bool failed; /* `error` is the last failure */
 	struct engram_error error;

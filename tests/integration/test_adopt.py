@@ -37,7 +37,7 @@ def inodes(sidecar):
             for name in sidecar.names() if not name.endswith(".ctl")}
 
 
-@pytest.mark.parametrize("mode", ["verify", "trust"])
+@pytest.mark.parametrize("mode", ["verify", "background", "trust"])
 def test_killed_and_started(make, checkpoint, mode):
     """Three times: the same segments, generation and content."""
     sidecar = make([table(checkpoint)], memory={"adopt": mode})
@@ -146,7 +146,8 @@ def test_changed_meanwhile(make, checkpoint, what):
 
 
 def test_damage_that_is_trusted_is_found_by_verify(make, checkpoint):
-    sidecar = make([table(checkpoint)], memory={"adopt": "trust"})
+    sidecar = make([table(checkpoint)],
+                   memory={"adopt": "trust", "lock": "off"})
     ready(sidecar)
     kill(sidecar)
     damage(sidecar)
@@ -155,6 +156,39 @@ def test_damage_that_is_trusted_is_found_by_verify(make, checkpoint):
     assert after["adopted"]
     job = client.finish(client.call("verify", table="demo")["job"])
     assert job["error"]["data"]["name"] == "ChecksumMismatch"
+
+
+def test_damage_is_found_meanwhile(make, checkpoint):
+    """The table is withdrawn from everybody, and loaded once nobody has
+    it."""
+    sidecar = make([table(checkpoint)],
+                   memory={"adopt": "background", "lock": "off"})
+    ready(sidecar)
+    segments = inodes(sidecar)
+    kill(sidecar)
+    damage(sidecar)
+    sidecar.start()
+    client = sidecar.client()
+    engramd.until(
+        lambda: client.table("demo")["state"] == "ready"
+        and not client.table("demo")["adopted"], "the table is loaded anew")
+    assert client.table("demo")["generation"] == 2
+    assert not set(inodes(sidecar).values()) & set(segments.values())
+    assert client.finish(client.call("verify", table="demo")["job"])[
+        "state"] == "done"
+
+
+def test_locked_once_it_is_lent(make, checkpoint):
+    sidecar = make([table(checkpoint)],
+                   memory={"adopt": "trust", "lock": "try"})
+    client, before = ready(sidecar)
+    if not before["locked"]:
+        pytest.skip("locking memory is not allowed here")
+    kill(sidecar)
+    sidecar.start()
+    client, after = ready(sidecar)
+    assert after["adopted"]
+    engramd.until(lambda: client.table("demo")["locked"], "it is locked")
 
 
 def test_tables_of_nobody_go(make, checkpoint):
