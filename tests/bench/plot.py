@@ -42,7 +42,9 @@ def markdown(head, rows):
 def machine(result):
     """One line: what it ran on."""
     e = result["environment"]
-    parts = [e["gpu"], f"driver {e['driver']}", f"CUDA {e['cuda']}"]
+    parts = []
+    if e["gpu"]:
+        parts += [e["gpu"], f"driver {e['driver']}", f"CUDA {e['cuda']}"]
     if "torch" in e:
         parts += [f"torch {e['torch']}", f"Triton {e['triton']}"]
     parts.append(f"{e['cpus']} CPUs ({e['cpu']})")
@@ -120,7 +122,17 @@ def gate_tables(result):
                      f"of a copy's {copy:.0f} GB/s"), rows)
 
 
+def restart_tables(result):
+    modes = list(result["sizes"][0]["modes"])
+    rows = [(f"{size['gib']:g}",
+             *(f"{size['modes'][mode]['ready_s']['median'] * 1e3:.0f}"
+               for mode in modes))
+            for size in result["sizes"]]
+    return markdown(("GiB", *(f"{mode}, ms" for mode in modes)), rows)
+
+
 TABLES = {"attach": lambda result: attach_tables.tables(result, markdown),
+          "restart": restart_tables,
           "lookup": lookup_tables, "model": model_tables,
           "gate": gate_tables}
 

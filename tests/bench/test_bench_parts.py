@@ -212,8 +212,14 @@ def gate_result():
                                                  "ours": one}}]}
 
 
+def restart_result():
+    one = {"ready_s": {"median": 0.0123}}
+    return {"bench": "restart", "quick": False, "environment": ENVIRONMENT,
+            "sizes": [{"gib": 0.5, "modes": {"trust": one, "load": one}}]}
+
+
 RESULTS = {"lookup": lookup_result, "model": model_result,
-           "gate": gate_result}
+           "gate": gate_result, "restart": restart_result}
 
 
 @pytest.mark.parametrize("bench", RESULTS)
@@ -224,7 +230,8 @@ def test_tables(bench):
     for line in rows:
         assert line.endswith("|")
     expected = {"lookup": "| 8192 | packed | 30 |",
-                "model": "1.25x", "gate": "93 %"}[bench]
+                "model": "1.25x", "gate": "93 %",
+                "restart": "| 0.5 | 12 | 12 |"}[bench]
     assert expected in text, text
 
 
