@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Fuzz targets: as tests, each with a driver that replays and mutates its
 # corpus; with libFuzzer through `make fuzz FUZZ=config SECONDS=60`.
-FUZZ_TARGETS := config safetensors segment server client
+FUZZ_TARGETS := config safetensors segment server client tokenizer
 FUZZ_BIN := $(FUZZ_TARGETS:%=$B/tests/fuzz_%)
 FUZZ_LIBS = $(LIBCLIENT) $(SIDECAR_LIBS)
 $(call objs,$(wildcard tests/fuzz/*.c)): override CPPFLAGS += -Itests/unit

@@ -15,3 +15,11 @@ $(TOKENIZERS_VENV)/ready: tests/token_map/requirements.txt \
 	$(Q)sh tests/token_map/venv.sh $(PYTHON) $(TOKENIZERS_VENV)
 CHECK_DEPS += $(TOKEN_MAP_PROBE) $(TOKENIZERS_VENV)/ready
 CHECK_PYTEST += tests/token_map
+
+HASH_PROBE := $B/tests/hash_probe
+$(HASH_PROBE): $B/obj/tests/token_map/hash_probe.o $$(LIBCLIENT) \
+		$$(LIBKERNELS) $$(LIBSHM)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBENGRAM_LDLIBS)
+CHECK_DEPS += $(HASH_PROBE)

@@ -118,8 +118,8 @@ WHOLE = {
     "added tokens of the vocabulary": (["a", "b", "c"], [
         added(1, "b", special=True), added(3, "d"), added(0, "a")]),
     "added tokens with other ids than stated": (["a", "b"], [
-        added(9, "c"), added(7, "d"), added(7, "e"), added(2, "c"),
-        added(5, "")]),
+        added(9, "c"), added(5, ""), added(7, "d"), added(7, "e"),
+        added(2, "c")]),
     "added tokens only": ({}, [added(4, "x"), added(5, "y")]),
     "holes": ({"a": 0, "b": 3, "Ġ": 4, "c": 5, "A": 2},),
     "holes that lead past the end": (
