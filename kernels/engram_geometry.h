@@ -23,11 +23,18 @@ extern "C" {
 struct engram_geometry_config {
 	uint32_t num_layers;	  /* 1..64 */
 	const int32_t *layer_ids; /* [num_layers], >= 0, distinct */
-	uint32_t max_ngram;	  /* 2..16: n-grams of 2..max_ngram tokens */
+	uint32_t max_ngram;	  /* 2..16: the longest n-gram, in tokens */
 	uint32_t num_heads;	  /* 1..256 for each n-gram size */
 	uint32_t vocab_size;	  /* engram_vocab_size; the prime search starts
 				   * at vocab_size - 1, exclusive */
 	uint32_t compressed_vocab_size; /* > 0; bounds the multipliers */
+	uint32_t min_ngram; /* 1..max_ngram: columns start at this size; 0: 2 */
+	/* What the model stores instead of deriving it; NULL: derived.  Moduli
+	 * are 1..INT32_MAX and need not be prime; vocab_size is not looked at
+	 * with them.  Multipliers are from 1, and such that those times any
+	 * compressed id stay below 2^63. */
+	const int64_t *primes;	    /* [num_layers, num_cols] */
+	const int64_t *multipliers; /* [num_layers, max_ngram] */
 };
 
 /* Owned by the caller, freed with engram_geometry_free; read-only after. */
@@ -35,12 +42,13 @@ struct engram_geometry {
 	uint32_t num_layers;
 	uint32_t max_ngram;
 	uint32_t num_heads;
-	uint32_t num_cols;    /* (max_ngram - 1) * num_heads */
+	uint32_t num_cols;    /* (max_ngram - min_ngram + 1) * num_heads */
 	int32_t *layer_ids;   /* [num_layers] */
 	int64_t *primes;      /* [num_layers, num_cols] */
 	int64_t *offsets;     /* [num_layers, num_cols] */
 	int64_t *multipliers; /* [num_layers, max_ngram] */
 	int64_t *rows;	      /* [num_layers]: sum of the layer's primes */
+	uint32_t min_ngram;
 };
 
 /*

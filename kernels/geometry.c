@@ -13,55 +13,6 @@
 /* Row numbers are int32, so the last one is at most INT32_MAX. */
 #define MAX_ROWS ((int64_t)INT32_MAX + 1)
 
-static uint32_t power_mod(uint64_t base, uint32_t exponent, uint32_t n)
-{
-	uint64_t result = 1;
-
-	for (base %= n; exponent; exponent >>= 1) {
-		if (exponent & 1)
-			result = result * base % n;
-		base = base * base % n;
-	}
-	return (uint32_t)result;
-}
-
-/* One round of Miller-Rabin for odd n = d * 2^twos + 1. */
-static bool passes_round(uint32_t n, uint32_t base, uint32_t d, int twos)
-{
-	uint64_t x = power_mod(base, d, n);
-
-	if (x == 1 || x == n - 1)
-		return true;
-	while (--twos > 0) {
-		x = x * x % n;
-		if (x == n - 1)
-			return true;
-	}
-	return false;
-}
-
-int engram_is_prime(uint32_t n)
-{
-	static const uint8_t small[] = {2,  3,	5,  7,	11, 13,
-					17, 19, 23, 29, 31, 37};
-	/* These bases decide every n below 4,759,123,141. */
-	static const uint8_t bases[] = {2, 7, 61};
-	uint32_t d;
-	int twos;
-
-	if (n < 2)
-		return 0;
-	for (size_t i = 0; i < sizeof(small); i++)
-		if (n % small[i] == 0)
-			return n == small[i];
-	twos = __builtin_ctz(n - 1);
-	d = (n - 1) >> twos;
-	for (size_t i = 0; i < sizeof(bases); i++)
-		if (n != bases[i] && !passes_round(n, bases[i], d, twos))
-			return 0;
-	return 1;
-}
-
 static enum engram_status out_of_range(struct engram_error *err,
 				       const char *field, int64_t value,
 				       int64_t low, int64_t high)
@@ -107,7 +58,11 @@ static enum engram_status check_config(
 	if (config->num_heads < 1 || config->num_heads > MAX_HEADS)
 		return out_of_range(err, "num_heads", config->num_heads, 1,
 				    MAX_HEADS);
-	if (config->vocab_size < 1 || config->vocab_size > INT32_MAX)
+	if (config->min_ngram > config->max_ngram)
+		return out_of_range(err, "min_ngram", config->min_ngram, 1,
+				    config->max_ngram);
+	if (!config->primes &&
+	    (config->vocab_size < 1 || config->vocab_size > INT32_MAX))
 		return out_of_range(err, "vocab_size", config->vocab_size, 1,
 				    INT32_MAX);
 	if (config->compressed_vocab_size < 1)
@@ -123,9 +78,12 @@ static enum engram_status allocate(const struct engram_geometry_config *config,
 {
 	struct engram_geometry *g = calloc(1, sizeof(*g));
 	size_t layers = config->num_layers;
-	size_t cols = (size_t)(config->max_ngram - 1) * config->num_heads;
+	uint32_t first = config->min_ngram ? config->min_ngram : 2;
+	size_t cols =
+		(size_t)(config->max_ngram - first + 1) * config->num_heads;
 
 	if (g) {
+		g->min_ngram = first;
 		g->num_layers = config->num_layers;
 		g->max_ngram = config->max_ngram;
 		g->num_heads = config->num_heads;
@@ -151,6 +109,18 @@ static enum engram_status allocate(const struct engram_geometry_config *config,
 	return ENGRAM_OK;
 }
 
+static enum engram_status too_many_rows(const struct engram_geometry *g,
+					uint32_t layer,
+					struct engram_error *err)
+{
+	engram_error_set(err, ENGRAM_EGEOMETRY,
+			 "layer %d would have more than %lld rows",
+			 g->layer_ids[layer], (long long)MAX_ROWS);
+	engram_error_fix(err, "lower vocab_size, num_heads or max_ngram: row "
+			      "numbers are int32");
+	return ENGRAM_EGEOMETRY;
+}
+
 /*
  * Every n-gram size of every layer searches from the same start for primes
  * that nobody has yet.  So together they take all primes from there on, in
@@ -174,17 +144,33 @@ static enum engram_status place_heads(struct engram_geometry *g,
 			g->offsets[at] =
 				ENGRAM_MUTATE(16, rows, rows + candidate);
 			rows += candidate++;
-			if (rows <= MAX_ROWS)
-				continue;
-			engram_error_set(err, ENGRAM_EGEOMETRY,
-					 "layer %d would have more than %lld "
-					 "rows",
-					 g->layer_ids[layer],
-					 (long long)MAX_ROWS);
-			engram_error_fix(err, "lower vocab_size, num_heads or "
-					      "max_ngram: row numbers are "
-					      "int32");
-			return ENGRAM_EGEOMETRY;
+			if (rows > MAX_ROWS)
+				return too_many_rows(g, layer, err);
+		}
+		g->rows[layer] = rows;
+	}
+	return ENGRAM_OK;
+}
+
+/* The same with the moduli that a model stores. */
+static enum engram_status take_heads(struct engram_geometry *g,
+				     const int64_t *primes,
+				     struct engram_error *err)
+{
+	size_t at = 0;
+
+	for (uint32_t layer = 0; layer < g->num_layers; layer++) {
+		int64_t rows = 0;
+
+		for (uint32_t col = 0; col < g->num_cols; col++, at++) {
+			if (primes[at] < 1 || primes[at] > INT32_MAX)
+				return out_of_range(err, "primes", primes[at],
+						    1, INT32_MAX);
+			g->primes[at] = primes[at];
+			g->offsets[at] = rows;
+			rows += primes[at];
+			if (rows > MAX_ROWS)
+				return too_many_rows(g, layer, err);
 		}
 		g->rows[layer] = rows;
 	}
@@ -207,6 +193,44 @@ static void draw_multipliers(struct engram_geometry *g, uint32_t vocab_size)
 	}
 }
 
+/* Products below 2^63, so that no remainder is negative. */
+static enum engram_status take_multipliers(
+	struct engram_geometry *g, const struct engram_geometry_config *config,
+	struct engram_error *err)
+{
+	const int64_t most =
+		config->compressed_vocab_size > 1
+			? INT64_MAX / (config->compressed_vocab_size - 1)
+			: INT64_MAX;
+	size_t count = (size_t)g->num_layers * g->max_ngram;
+
+	for (size_t i = 0; i < count; i++) {
+		if (config->multipliers[i] < 1 || config->multipliers[i] > most)
+			return out_of_range(err, "multipliers",
+					    config->multipliers[i], 1, most);
+		g->multipliers[i] = config->multipliers[i];
+	}
+	return ENGRAM_OK;
+}
+
+static enum engram_status fill(struct engram_geometry *g,
+			       const struct engram_geometry_config *config,
+			       struct engram_error *err)
+{
+	enum engram_status status;
+
+	for (uint32_t i = 0; i < config->num_layers; i++)
+		g->layer_ids[i] = config->layer_ids[i];
+	status = config->primes ? take_heads(g, config->primes, err)
+				: place_heads(g, config->vocab_size, err);
+	if (status)
+		return status;
+	if (config->multipliers)
+		return take_multipliers(g, config, err);
+	draw_multipliers(g, config->compressed_vocab_size);
+	return ENGRAM_OK;
+}
+
 enum engram_status engram_geometry_derive(
 	const struct engram_geometry_config *config,
 	struct engram_geometry **out, struct engram_error *err)
@@ -221,14 +245,11 @@ enum engram_status engram_geometry_derive(
 	status = allocate(config, &g, err);
 	if (status)
 		return status;
-	for (uint32_t i = 0; i < config->num_layers; i++)
-		g->layer_ids[i] = config->layer_ids[i];
-	status = place_heads(g, config->vocab_size, err);
+	status = fill(g, config, err);
 	if (status) {
 		engram_geometry_free(g);
 		return status;
 	}
-	draw_multipliers(g, config->compressed_vocab_size);
 	*out = g;
 	return ENGRAM_OK;
 }

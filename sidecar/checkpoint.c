@@ -16,13 +16,18 @@
 #define CONFIG_NAME    "config.json"
 #define TOKEN_MAP_NAME "engram_token_map.json"
 #define TOKENIZER_NAME "tokenizer.json"
-#define SCALE_BLOCK    32
 
 static enum engram_status no_memory(struct engram_error *err)
 {
 	return engram_error_set(err, ENGRAM_ENOMEM,
 				"no memory to read a checkpoint");
 }
+
+/* Files that every layer's geometry comes from. */
+struct sources_common {
+	uint32_t files[3];
+	uint32_t count;
+};
 
 static enum engram_status check_dir(const char *dir, struct engram_error *err)
 {
@@ -44,6 +49,22 @@ static enum engram_status check_dir(const char *dir, struct engram_error *err)
 	return status;
 }
 
+static enum engram_status check_block(const struct checkpoint *c,
+				      struct engram_error *err)
+{
+	if (c->scale_scheme != ENGRAM_SCALE_UE8M0_BLOCK ||
+	    c->dim % c->block_size == 0)
+		return ENGRAM_OK;
+	engram_error_set(err, ENGRAM_EGEOMETRY,
+			 "%s: rows of %" PRIu32 " elements, and a scale for "
+			 "each %" PRIu32,
+			 c->dir, c->dim, c->block_size);
+	engram_error_path(err, "rows.block");
+	engram_error_figures(err, c->block_size, c->dim);
+	engram_error_fix(err, "give a block that divides the row");
+	return ENGRAM_EGEOMETRY;
+}
+
 /* The rows that the primes give must be those that the model states. */
 static enum engram_status check_rows(const struct checkpoint *c,
 				     const struct model_config *m,
@@ -52,7 +73,7 @@ static enum engram_status check_rows(const struct checkpoint *c,
 	for (uint32_t l = 0; l < m->num_layers; l++) {
 		const int64_t derived = c->geometry->rows[l];
 
-		if (derived == m->num_embeddings[l])
+		if (!m->num_embeddings[l] || derived == m->num_embeddings[l])
 			continue;
 		engram_error_set(err, ENGRAM_EGEOMETRY,
 				 "%s/" CONFIG_NAME ": layer %" PRId32
@@ -73,7 +94,7 @@ static enum engram_status check_rows(const struct checkpoint *c,
 }
 
 static enum engram_status derive(struct checkpoint *c,
-				 const struct model_config *m,
+				 const struct model_config *m, bool by_format,
 				 struct engram_error *err)
 {
 	const struct engram_geometry_config config = {
@@ -83,10 +104,18 @@ static enum engram_status derive(struct checkpoint *c,
 		.num_heads = m->num_heads,
 		.vocab_size = m->engram_vocab_size,
 		.compressed_vocab_size = m->compressed_vocab_size,
+		.min_ngram = m->min_ngram,
+		.primes = m->moduli,
+		.multipliers = m->multipliers,
 	};
 	enum engram_status status;
 
 	status = engram_geometry_derive(&config, &c->geometry, err);
+	if (status && by_format) {
+		engram_error_context(err, "hash");
+		engram_error_path(err, "hash");
+		return status;
+	}
 	if (status) {
 		engram_error_context(err, "%s/" CONFIG_NAME, c->dir);
 		engram_error_path(err, "%s/" CONFIG_NAME, c->dir);
@@ -95,27 +124,14 @@ static enum engram_status derive(struct checkpoint *c,
 	return check_rows(c, m, err);
 }
 
-static enum engram_status read_config(struct checkpoint *c,
-				      struct model_config *m, uint32_t *file,
-				      struct engram_error *err)
+static void take_config(struct checkpoint *c, const struct model_config *m,
+			const struct table_format *f)
 {
-	enum engram_status status;
-	uint64_t hash;
-
-	status = checkpoint_add_file(c, CONFIG_NAME, file, err);
-	if (status) {
-		engram_error_fix(err, "name the directory that holds "
-				      "config.json and the safetensors files");
-		return status;
-	}
-	status = model_config_read(c->files[*file].path, m, &hash, err);
-	if (status)
-		return status;
-	c->files[*file].identity.header_hash = hash;
-	c->dim = m->dim;
-	c->block_size = SCALE_BLOCK;
-	c->dtype = ENGRAM_F8_E4M3;
-	c->scale_scheme = ENGRAM_SCALE_UE8M0_BLOCK;
+	c->dim = f->dim ? f->dim : m->dim;
+	c->block_size = f->block_size;
+	c->dtype = f->dtype;
+	c->scale_scheme = f->scale_scheme;
+	c->row_multiple = f->row_multiple;
 	c->compressed_vocab_size = m->compressed_vocab_size;
 	c->prime_seed = m->engram_vocab_size;
 	c->raw_pad_id = m->raw_pad_id;
@@ -124,7 +140,51 @@ static enum engram_status read_config(struct checkpoint *c,
 	c->hc_mult = m->hc_mult;
 	c->rms_norm_eps = m->rms_norm_eps;
 	c->vocab_size = m->vocab_size;
-	return derive(c, m, err);
+}
+
+/* A format that describes the hash needs no config.json. */
+static enum engram_status read_config(struct checkpoint *c,
+				      const struct table_format *f,
+				      struct model_config *m,
+				      struct sources_common *common,
+				      struct engram_error *err)
+{
+	const bool by_format = f->num_layers;
+	enum engram_status status;
+	uint64_t hash;
+	uint32_t file;
+
+	model_config_of_format(f, m);
+	status = checkpoint_add_file(c, CONFIG_NAME, &file, err);
+	if (!status) {
+		status = model_config_read(c->files[file].path, !by_format, m,
+					   &hash, err);
+		if (status)
+			return status;
+		c->files[file].identity.header_hash = hash;
+		common->files[common->count++] = file;
+	} else if (!by_format || status != ENGRAM_ENOTFOUND) {
+		engram_error_fix(err, "name the directory that holds "
+				      "config.json and the safetensors files");
+		return status;
+	}
+	take_config(c, m, f);
+	status = check_block(c, err);
+	return status ? status : derive(c, m, by_format, err);
+}
+
+/* Raw ids: what the hash reads is still a map, each id its own. */
+static enum engram_status identity_map(struct checkpoint *c,
+				       struct engram_error *err)
+{
+	c->token_map = calloc(c->vocab_size, sizeof(*c->token_map));
+	if (!c->token_map)
+		return no_memory(err);
+	c->token_map_len = c->vocab_size;
+	for (uint32_t i = 0; i < c->vocab_size; i++)
+		c->token_map[i] = (int32_t)i;
+	c->pad_id = (int32_t)c->raw_pad_id;
+	return ENGRAM_OK;
 }
 
 /* The given file must be there, those that are looked for may be. */
@@ -251,39 +311,58 @@ static enum engram_status note_files(struct checkpoint_layer *layer,
 	for (uint32_t i = 0; i < n; i++)
 		note_file(layer, common[i]);
 	note_file(layer, layer->weight.file);
-	note_file(layer, layer->scale.file);
+	if (layer->scale.bytes)
+		note_file(layer, layer->scale.file);
 	return ENGRAM_OK;
+}
+
+static enum engram_status read_tokens(struct checkpoint *c,
+				      const struct model_config *m,
+				      const struct checkpoint_options *o,
+				      struct sources_common *common,
+				      struct engram_error *err)
+{
+	enum engram_status status;
+	uint32_t file;
+	bool has_map;
+
+	if (m->raw_ids)
+		return identity_map(c, err);
+	status = read_token_map(c, o->token_map_file, &has_map, &file, err);
+	if (!status && has_map)
+		common->files[common->count++] = file;
+	return status;
 }
 
 static enum engram_status read_all(struct checkpoint *c,
 				   const struct checkpoint_options *o,
 				   struct engram_error *err)
 {
+	const struct table_format standard = TABLE_FORMAT_DEFAULT;
+	struct sources_common common = {0};
 	struct checkpoint_shards shards;
 	struct model_config m;
-	uint32_t common[3], n = 0;
 	enum engram_status status;
-	bool has_map;
 
-	status = read_config(c, &m, &common[n++], err);
+	status = read_config(c, o->format ? o->format : &standard, &m, &common,
+			     err);
 	if (!status)
 		status = choose_layers(c, &m, o, err);
 	if (!status)
-		status = read_token_map(c, o->token_map_file, &has_map,
-					&common[n], err);
+		status = read_tokens(c, &m, o, &common, err);
 	if (status)
 		return status;
-	n += has_map;
 	status = checkpoint_shards_open(c, &shards, err);
 	if (status)
 		return status;
 	if (shards.weight_map)
-		common[n++] = shards.index_file;
+		common.files[common.count++] = shards.index_file;
 	for (uint32_t i = 0; !status && i < c->num_layers; i++) {
 		status = checkpoint_find_tensors(c, &shards, o, &c->layers[i],
 						 err);
 		if (!status)
-			status = note_files(&c->layers[i], common, n, err);
+			status = note_files(&c->layers[i], common.files,
+					    common.count, err);
 	}
 	checkpoint_shards_free(&shards);
 	return status;
@@ -381,9 +460,9 @@ enum engram_status checkpoint_spec(const struct checkpoint *c,
 				.scale_scheme = c->scale_scheme,
 				.dim = c->dim,
 				.block_size = c->block_size,
-				.tensor_scale = 1.0f,
+				.tensor_scale = layer->tensor_scale,
 				.rows = layer->rows,
-				.min_ngram = 2,
+				.min_ngram = g->min_ngram,
 				.max_ngram = g->max_ngram,
 				.num_heads = g->num_heads,
 				.num_cols = g->num_cols,

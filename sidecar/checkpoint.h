@@ -13,6 +13,7 @@
 #include "engram_error.h"
 #include "engram_geometry.h"
 #include "engram_segment.h"
+#include "table_format.h"
 
 struct checkpoint_options {
 	const char *dir;
@@ -26,6 +27,7 @@ struct checkpoint_options {
 	/* File of the token map (token_map.h), relative to dir; NULL:
 	 * "engram_token_map.json", else "tokenizer.json", else none. */
 	const char *token_map_file;
+	const struct table_format *format; /* NULL: TABLE_FORMAT_DEFAULT */
 };
 
 struct checkpoint_tensor {
@@ -47,7 +49,8 @@ struct checkpoint_layer {
 	uint32_t geometry_index; /* into geometry's arrays */
 	uint64_t rows;
 	struct checkpoint_tensor weight;
-	struct checkpoint_tensor scale;
+	struct checkpoint_tensor scale; /* bytes 0: there is none */
+	float tensor_scale;		/* 1 for the other schemes */
 	uint32_t *files; /* indices of the sources this layer's bytes and
 			  * geometry come from */
 	uint32_t num_files;
@@ -61,9 +64,11 @@ struct checkpoint {
 	uint32_t num_layers;
 	struct engram_geometry *geometry; /* of all layers of the model */
 	uint32_t dim;
-	uint32_t block_size; /* 32 */
+	uint32_t block_size;
 	uint32_t dtype;
 	uint32_t scale_scheme;
+	uint32_t row_multiple; /* of the tensors' rows; what is added is not
+				* loaded */
 	uint32_t compressed_vocab_size;
 	uint32_t prime_seed; /* engram_vocab_size */
 	uint32_t raw_pad_id;

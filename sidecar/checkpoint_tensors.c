@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -67,6 +69,7 @@ static enum engram_status missing(const struct checkpoint *c, int32_t layer,
 	return ENGRAM_ECHECKPOINT;
 }
 
+/* out->tensor is NULL if there is none. */
 static enum engram_status find(struct checkpoint *c,
 			       struct checkpoint_shards *shards, int32_t layer,
 			       const char *what, const char *const *patterns,
@@ -104,7 +107,7 @@ static enum engram_status find(struct checkpoint *c,
 		out->file = file;
 		memcpy(out->name, name, sizeof(out->name));
 	}
-	return out->tensor ? ENGRAM_OK : missing(c, layer, what, patterns, err);
+	return ENGRAM_OK;
 }
 
 /* A fault of a tensor's shape or dtype, with what to do about it. */
@@ -131,20 +134,41 @@ static enum engram_status misfit(const struct checkpoint *c,
 	engram_error_path(err, "%s", c->files[f->file].path);
 	engram_error_figures(err, needed, available);
 	engram_error_fix(err, "config.json and the weights belong to "
-			      "different models; download both again");
+			      "different models: download both again, or "
+			      "describe them in the table's \"rows\" and "
+			      "\"hash\"");
 	return status;
 }
 
+static bool is_one_of(const char *dtype, const char *const *names)
+{
+	for (; *names; names++)
+		if (!strcmp(dtype, *names))
+			return true;
+	return false;
+}
+
+/* Rows that the tensors have: those of the hash, filled up. */
+static uint64_t stored_rows(const struct checkpoint *c, uint64_t rows)
+{
+	const uint64_t over = rows % c->row_multiple;
+
+	return over ? rows + c->row_multiple - over : rows;
+}
+
+/* `dtypes` has the expected one first, then what may stand for it. */
 static enum engram_status check(const struct checkpoint *c,
-				const struct found *f, const char *dtype,
-				uint64_t rows, uint64_t width,
-				struct engram_error *err)
+				const struct found *f,
+				const char *const *dtypes, uint64_t rows,
+				uint64_t width, struct engram_error *err)
 {
 	const struct safetensors_tensor *t = f->tensor;
+	const uint64_t stored = stored_rows(c, rows);
 
-	if (strcmp(t->dtype, dtype) && strcmp(t->dtype, "U8"))
+	if (!is_one_of(t->dtype, dtypes))
 		return misfit(c, f, ENGRAM_ECHECKPOINT, 0, 0, err,
-			      "dtype %s, must be %s or U8", t->dtype, dtype);
+			      "dtype %s, must be %s%s", t->dtype, dtypes[0],
+			      dtypes[1] ? " or U8" : "");
 	if (t->rank != 2)
 		return misfit(c, f, ENGRAM_ECHECKPOINT, 2, t->rank, err,
 			      "%" PRIu32 " dimensions, must be 2", t->rank);
@@ -152,22 +176,135 @@ static enum engram_status check(const struct checkpoint *c,
 		return misfit(c, f, ENGRAM_ECHECKPOINT, width, t->shape[1], err,
 			      "rows of %" PRIu64 " elements, must be %" PRIu64,
 			      t->shape[1], width);
-	if (t->shape[0] != rows)
-		return misfit(c, f, ENGRAM_EGEOMETRY, rows, t->shape[0], err,
-			      "%" PRIu64 " rows, the hash needs %" PRIu64,
-			      t->shape[0], rows);
-	return ENGRAM_OK;
+	if (t->shape[0] == stored)
+		return ENGRAM_OK;
+	if (stored != rows)
+		return misfit(c, f, ENGRAM_EGEOMETRY, stored, t->shape[0], err,
+			      "%" PRIu64 " rows, the hash needs %" PRIu64
+			      ", filled up to %" PRIu64,
+			      t->shape[0], rows, stored);
+	return misfit(c, f, ENGRAM_EGEOMETRY, rows, t->shape[0], err,
+		      "%" PRIu64 " rows, the hash needs %" PRIu64, t->shape[0],
+		      rows);
 }
 
-static struct checkpoint_tensor take(const struct found *f)
+/* The rows that the hash needs; there may be more behind them. */
+static struct checkpoint_tensor take(const struct checkpoint *c,
+				     const struct found *f, uint64_t rows)
 {
 	return (struct checkpoint_tensor){
 		.file = f->file,
 		.offset = f->tensor->offset,
-		.bytes = f->tensor->bytes,
-		.dtype = ENGRAM_F8_E4M3,
-		.shape = {f->tensor->shape[0], f->tensor->shape[1]},
+		.bytes = f->tensor->bytes / stored_rows(c, rows) * rows,
+		.dtype = c->dtype,
+		.shape = {rows, f->tensor->shape[1]},
 	};
+}
+
+static enum engram_status find_weight(struct checkpoint *c,
+				      struct checkpoint_shards *shards,
+				      const char *const *patterns,
+				      struct checkpoint_layer *layer,
+				      struct engram_error *err)
+{
+	static const char *const fp8[] = {"F8_E4M3", "U8", NULL};
+	static const char *const bf16[] = {"BF16", NULL};
+	enum engram_status status;
+	struct found found;
+
+	status = find(c, shards, layer->layer_id, "weight", patterns, &found,
+		      err);
+	if (!status && !found.tensor)
+		status = missing(c, layer->layer_id, "weight", patterns, err);
+	if (!status)
+		status = check(c, &found, c->dtype == ENGRAM_BF16 ? bf16 : fp8,
+			       layer->rows, c->dim, err);
+	if (!status)
+		layer->weight = take(c, &found, layer->rows);
+	return status;
+}
+
+/* A scale that nothing would be done with: the rows are not what the
+ * configuration says. */
+static enum engram_status not_wanted(const struct checkpoint *c,
+				     const struct found *f, bool given,
+				     struct engram_error *err)
+{
+	engram_error_set(err, ENGRAM_ECHECKPOINT,
+			 "%s: tensor \"%s\": a scale, but %s",
+			 c->files[f->file].path, f->name,
+			 given ? "\"rows\" has a tensor_scale"
+			       : "\"rows\" has the scale \"none\"");
+	engram_error_path(err, "%s", c->files[f->file].path);
+	engram_error_fix(err, given ? "remove rows.tensor_scale"
+				    : "set rows.scale to \"tensor\" or "
+				      "\"ue8m0\"");
+	return ENGRAM_ECHECKPOINT;
+}
+
+static enum engram_status read_factor(const struct checkpoint *c,
+				      const struct found *f, float *out,
+				      struct engram_error *err)
+{
+	const struct safetensors_tensor *t = f->tensor;
+	enum engram_status status;
+
+	if (strcmp(t->dtype, "F32") && strcmp(t->dtype, "BF16"))
+		return misfit(c, f, ENGRAM_ECHECKPOINT, 0, 0, err,
+			      "dtype %s, must be F32 or BF16", t->dtype);
+	for (uint32_t i = 0; i < t->rank; i++)
+		if (t->shape[i] != 1)
+			return misfit(c, f, ENGRAM_ECHECKPOINT, 1, t->shape[i],
+				      err,
+				      "dimension %" PRIu32 " is %" PRIu64
+				      ", must be one number",
+				      i, t->shape[i]);
+	status = safetensors_factor(c->files[f->file].path, t, out, err);
+	if (status)
+		return status;
+	if (isfinite(*out) && *out > 0)
+		return ENGRAM_OK;
+	return misfit(c, f, ENGRAM_ECHECKPOINT, 0, 0, err,
+		      "the scale is %g, must be positive", (double)*out);
+}
+
+static enum engram_status find_scale(struct checkpoint *c,
+				     struct checkpoint_shards *shards,
+				     const char *const *patterns, float given,
+				     struct checkpoint_layer *layer,
+				     struct engram_error *err)
+{
+	static const char *const ue8m0[] = {"F8_E8M0", "U8", NULL};
+	const bool tensor = c->scale_scheme == ENGRAM_SCALE_TENSOR;
+	const bool wanted = c->scale_scheme != ENGRAM_SCALE_NONE && !given;
+	enum engram_status status;
+	struct found found;
+
+	layer->tensor_scale = given ? given : 1.0f;
+	status = find(c, shards, layer->layer_id, "scale", patterns, &found,
+		      err);
+	if (status)
+		return status;
+	if (!wanted)
+		return found.tensor ? not_wanted(c, &found, given != 0, err)
+				    : ENGRAM_OK;
+	if (!found.tensor)
+		return missing(c, layer->layer_id, "scale", patterns, err);
+	if (tensor)
+		status = read_factor(c, &found, &layer->tensor_scale, err);
+	else
+		status = check(c, &found, ue8m0, layer->rows,
+			       c->dim / c->block_size, err);
+	if (status)
+		return status;
+	if (!tensor) {
+		layer->scale = take(c, &found, layer->rows);
+		return ENGRAM_OK;
+	}
+	layer->scale.file = found.file;
+	layer->scale.offset = found.tensor->offset;
+	layer->scale.bytes = found.tensor->bytes;
+	return ENGRAM_OK;
 }
 
 enum engram_status checkpoint_find_tensors(
@@ -181,21 +318,11 @@ enum engram_status checkpoint_find_tensors(
 	const char *const *scales = options->scale_patterns
 					    ? options->scale_patterns
 					    : default_scales;
+	const float given = options->format ? options->format->tensor_scale : 0;
 	enum engram_status status;
-	struct found found;
 
-	status = find(c, shards, layer->layer_id, "weight", weights, &found,
-		      err);
-	if (!status)
-		status = check(c, &found, "F8_E4M3", layer->rows, c->dim, err);
+	status = find_weight(c, shards, weights, layer, err);
 	if (status)
 		return status;
-	layer->weight = take(&found);
-	status = find(c, shards, layer->layer_id, "scale", scales, &found, err);
-	if (!status)
-		status = check(c, &found, "F8_E8M0", layer->rows,
-			       c->dim / c->block_size, err);
-	if (!status)
-		layer->scale = take(&found);
-	return status;
+	return find_scale(c, shards, scales, given, layer, err);
 }

@@ -16,6 +16,7 @@
 #include "engram_segment.h"
 #include "json.h"
 #include "loader.h"
+#include "table_format.h"
 
 enum log_level { LOG_ERROR = 0, LOG_WARN, LOG_INFO, LOG_DEBUG };
 enum log_format { LOG_LOGFMT = 0, LOG_JSON };
@@ -44,6 +45,7 @@ struct config_table {
 	char **weight_patterns; /* NULL-terminated, or NULL */
 	char **scale_patterns;
 	char *token_map; /* file, or NULL */
+	struct table_format format;
 };
 
 struct config {

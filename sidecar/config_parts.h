@@ -12,6 +12,7 @@
 #define CONFIG_IDS_MAX	   1024 /* of an access list */
 #define CONFIG_STRING_MAX  4095
 #define CONFIG_PATTERN_MAX 16 /* of one kind of tensor */
+#define CONFIG_DIM_MAX	   16384
 
 /* A fault with a fix of its own; keeps an earlier one. */
 void config_fault(struct json_view *v, const char *key, const char *fix,
@@ -34,6 +35,13 @@ char *config_path(struct json_view *v, const char *key, const char *dflt);
 /* Instance and table names. */
 char *config_table_name(struct json_view *v, const char *key);
 char *config_instance(struct json_view *v, const char *key, const char *dflt);
+
+/* Layer ids, each once, into out[size of the array]; how many. */
+uint32_t config_layers(struct json_view *v, const json_t *array, int32_t *out);
+
+/* The parts of a table: "rows" first, which sets every default. */
+void config_read_rows(struct json_view *top, struct table_format *format);
+void config_read_hash(struct json_view *top, struct table_format *format);
 
 /* The parts of struct config; each reads one key of the top level. */
 void config_read_socket(struct json_view *top, struct config *config);

@@ -73,32 +73,41 @@ static void read_tensors(struct json_view *top, struct config_table *table)
 	config_section_end(top, &v);
 }
 
-static void read_layer(struct json_view *v, json_t *value,
-		       struct config_table *table)
+static bool read_layer(struct json_view *v, const json_t *value, uint32_t at,
+		       int32_t *layers)
 {
 	json_int_t layer = json_integer_value(value);
 	char where[32];
 	uint32_t i;
 
-	snprintf(where, sizeof(where), "layers[%u]", table->num_layers);
+	snprintf(where, sizeof(where), "layers[%u]", at);
 	if (!json_is_integer(value) || layer < 0 || layer > INT32_MAX) {
 		config_fault(v, where,
 			     "write layer ids as the model counts them",
 			     "must be an integer from 0 to %d", INT32_MAX);
-		return;
+		return false;
 	}
-	for (i = 0; i < table->num_layers; i++)
-		if (table->layers[i] == layer)
+	for (i = 0; i < at; i++)
+		if (layers[i] == layer)
 			config_fault(v, where, "remove one of them",
 				     "layer %d is listed twice", (int)layer);
-	table->layers[table->num_layers++] = (int32_t)layer;
+	layers[at] = (int32_t)layer;
+	return true;
+}
+
+uint32_t config_layers(struct json_view *v, const json_t *array, int32_t *out)
+{
+	uint32_t n = 0;
+	size_t i;
+
+	for (i = 0; i < json_array_size(array) && !v->failed; i++)
+		n += read_layer(v, json_array_get(array, i), n, out);
+	return n;
 }
 
 static void read_layers(struct json_view *v, struct config_table *table)
 {
 	json_t *array = json_view_array(v, "layers", 1, ENGRAM_LAYERS_MAX);
-	json_t *value;
-	size_t i;
 
 	if (!array)
 		return;
@@ -107,8 +116,16 @@ static void read_layers(struct json_view *v, struct config_table *table)
 		config_no_memory(v);
 		return;
 	}
-	json_array_foreach(array, i, value) if (!v->failed)
-		read_layer(v, value, table);
+	table->num_layers = config_layers(v, array, table->layers);
+}
+
+/* What must not stand beside each other. */
+static void check_token_map(struct json_view *v, const struct config_table *t)
+{
+	if (t->token_map && t->format.raw_ids)
+		config_fault(v, "token_map",
+			     "remove it, or set hash.ids to \"compressed\"",
+			     "stands beside raw ids, which need none");
 }
 
 enum engram_status config_parse_table(json_t *value, const char *path,
@@ -132,6 +149,9 @@ enum engram_status config_parse_table(json_t *value, const char *path,
 	read_layers(&v, out);
 	read_tensors(&v, out);
 	out->token_map = config_string(&v, "token_map", NULL);
+	config_read_rows(&v, &out->format);
+	config_read_hash(&v, &out->format);
+	check_token_map(&v, out);
 	status = json_view_end(&v);
 	if (status)
 		config_table_free(out);
@@ -155,6 +175,7 @@ void config_table_free(struct config_table *table)
 	free_strings(table->weight_patterns);
 	free_strings(table->scale_patterns);
 	free(table->token_map);
+	table_format_free(&table->format);
 	memset(table, 0, sizeof(*table));
 }
 

@@ -39,6 +39,7 @@ static enum engram_status open_checkpoint(const struct config_table *table,
 		.layers = table->num_layers ? table->layers : NULL,
 		.num_layers = table->num_layers,
 		.token_map_file = table->token_map,
+		.format = &table->format,
 	};
 
 	return checkpoint_open(&options, out, err);

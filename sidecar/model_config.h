@@ -7,17 +7,21 @@
 
 #include "engram_error.h"
 #include "engram_segment.h"
+#include "table_format.h"
 
 struct model_config {
 	uint32_t num_layers;
 	int32_t layer_ids[ENGRAM_LAYERS_MAX];
-	int64_t num_embeddings[ENGRAM_LAYERS_MAX];
-	uint32_t max_ngram;
+	int64_t num_embeddings[ENGRAM_LAYERS_MAX]; /* 0: not stated */
+	uint32_t min_ngram, max_ngram;
 	uint32_t num_heads;
 	uint32_t dim;
 	uint32_t engram_vocab_size; /* where the prime search starts */
 	uint32_t compressed_vocab_size;
 	uint32_t raw_pad_id;
+	bool raw_ids;
+	/* of the format; NULL: derived */
+	const int64_t *moduli, *multipliers;
 	/* 0 when absent */
 	uint32_t vocab_size;
 	uint32_t hidden_size;
@@ -25,9 +29,15 @@ struct model_config {
 	double rms_norm_eps;
 };
 
-/* Keys stand at the top level or under "text_config".  Unknown keys are the
- * model's business.  *header_hash is the XXH3-64 of the file. */
-enum engram_status model_config_read(const char *file, struct model_config *out,
+/* What the format says of the hash, in place of config.json. */
+void model_config_of_format(const struct table_format *format,
+			    struct model_config *out);
+
+/* Adds to *out what config.json says, of the hash too if `hash`.  Keys stand at
+ * the top level or under "text_config".  Unknown keys are the model's business.
+ * *header_hash is the XXH3-64 of the file. */
+enum engram_status model_config_read(const char *file, bool hash,
+				     struct model_config *out,
 				     uint64_t *header_hash,
 				     struct engram_error *err);
 

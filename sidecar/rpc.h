@@ -41,7 +41,7 @@ struct rpc_param {
 	const char *summary;
 };
 
-#define RPC_PARAMS_MAX 8
+#define RPC_PARAMS_MAX 12
 
 struct rpc_call {
 	struct server *server;

@@ -324,3 +324,32 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *st,
 			return &st->tensors[i];
 	return NULL;
 }
+
+enum engram_status safetensors_factor(const char *path,
+				      const struct safetensors_tensor *tensor,
+				      float *out, struct engram_error *err)
+{
+	const bool wide = !strcmp(tensor->dtype, "F32");
+	struct engram_segment_source identity;
+	enum engram_status status;
+	uint8_t le[4] = {0};
+	uint32_t bits;
+	int fd;
+
+	status = identity_open(path, &fd, &identity, err);
+	if (status)
+		return status;
+	status = read_exactly(fd, path, le, wide ? 4 : 2, (off_t)tensor->offset,
+			      err);
+	close(fd);
+	if (status) {
+		engram_error_path(err, "%s", path);
+		return status;
+	}
+	bits = (uint32_t)le[0] | (uint32_t)le[1] << 8 | (uint32_t)le[2] << 16 |
+	       (uint32_t)le[3] << 24;
+	if (!wide)
+		bits <<= 16;
+	memcpy(out, &bits, sizeof(*out));
+	return ENGRAM_OK;
+}

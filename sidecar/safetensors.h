@@ -42,4 +42,9 @@ void safetensors_free(struct safetensors *st);
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st,
 						  const char *name);
 
+/* The one number of a tensor of dtype F32 or BF16. */
+enum engram_status safetensors_factor(const char *path,
+				      const struct safetensors_tensor *tensor,
+				      float *out, struct engram_error *err);
+
 #endif

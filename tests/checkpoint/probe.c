@@ -28,7 +28,8 @@ static void print_checkpoint(const struct checkpoint *c)
 		printf("layer %" PRId32 ": %" PRIu64 " rows\n", l->layer_id,
 		       l->rows);
 		print_tensor(c, "weight", &l->weight);
-		print_tensor(c, "scale", &l->scale);
+		if (l->scale.bytes)
+			print_tensor(c, "scale", &l->scale);
 	}
 }
 

@@ -18,7 +18,10 @@ class Config(ctypes.Structure):
                 ("max_ngram", ctypes.c_uint32),
                 ("num_heads", ctypes.c_uint32),
                 ("vocab_size", ctypes.c_uint32),
-                ("compressed_vocab_size", ctypes.c_uint32)]
+                ("compressed_vocab_size", ctypes.c_uint32),
+                ("min_ngram", ctypes.c_uint32),
+                ("primes", ctypes.POINTER(ctypes.c_int64)),
+                ("multipliers", ctypes.POINTER(ctypes.c_int64))]
 
 
 class Geometry(ctypes.Structure):
@@ -30,7 +33,8 @@ class Geometry(ctypes.Structure):
                 ("primes", ctypes.POINTER(ctypes.c_int64)),
                 ("offsets", ctypes.POINTER(ctypes.c_int64)),
                 ("multipliers", ctypes.POINTER(ctypes.c_int64)),
-                ("rows", ctypes.POINTER(ctypes.c_int64))]
+                ("rows", ctypes.POINTER(ctypes.c_int64)),
+                ("min_ngram", ctypes.c_uint32)]
 
 
 def derive(kernels, layer_ids, max_ngram, heads, vocab, compressed):

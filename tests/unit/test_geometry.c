@@ -59,7 +59,14 @@ static void test_layer_id_seeds(void **state)
 static void test_smallest(void **state)
 {
 	const int32_t ids[] = {0};
-	struct engram_geometry_config config = {1, ids, 2, 1, 1, 1};
+	struct engram_geometry_config config = {
+		.num_layers = 1,
+		.layer_ids = ids,
+		.max_ngram = 2,
+		.num_heads = 1,
+		.vocab_size = 1,
+		.compressed_vocab_size = 1,
+	};
 	struct engram_geometry *g;
 	struct engram_error err;
 
@@ -67,6 +74,56 @@ static void test_smallest(void **state)
 	assert_int_equal(engram_geometry_derive(&config, &g, &err), 0);
 	assert_int_equal(g->primes[0], 2);
 	assert_int_equal(g->rows[0], 2);
+	engram_geometry_free(g);
+}
+
+/* What a model stores, in place of what would be derived. */
+static void test_given(void **state)
+{
+	const int32_t ids[] = {2, 0};
+	const int64_t primes[] = {10, 4, INT32_MAX - 13, 1, 7, 7};
+	const int64_t multipliers[] = {1, INT64_MAX / 9, 3, 4};
+	struct engram_geometry_config config = {
+		.num_layers = 2,
+		.layer_ids = ids,
+		.min_ngram = 2,
+		.max_ngram = 2,
+		.num_heads = 3,
+		.compressed_vocab_size = 10,
+		.primes = primes,
+		.multipliers = multipliers,
+	};
+	struct engram_geometry *g;
+	struct engram_error err;
+
+	(void)state;
+	assert_int_equal(engram_geometry_derive(&config, &g, &err), 0);
+	assert_int_equal(g->min_ngram, 2);
+	assert_int_equal(g->num_cols, 3);
+	assert_memory_equal(g->primes, primes, sizeof(primes));
+	assert_memory_equal(g->multipliers, multipliers, sizeof(multipliers));
+	assert_int_equal(g->offsets[2], 14);
+	assert_int_equal(g->offsets[3], 0);
+	assert_int_equal(g->offsets[5], 8);
+	assert_int_equal(g->rows[0], (int64_t)INT32_MAX + 1);
+	assert_int_equal(g->rows[1], 15);
+	engram_geometry_free(g);
+}
+
+/* Columns of one n-gram size only; multipliers as for any other. */
+static void test_min_ngram(void **state)
+{
+	struct engram_geometry_config config = released;
+	struct engram_geometry *g;
+	struct engram_error err;
+
+	(void)state;
+	config.min_ngram = 4;
+	assert_int_equal(engram_geometry_derive(&config, &g, &err), 0);
+	assert_int_equal(g->num_cols, 8);
+	assert_int_equal(g->primes[0], 16000057);
+	assert_int_equal(g->multipliers[0], 76632096046245);
+	assert_int_equal(g->multipliers[7], 82619226485591);
 	engram_geometry_free(g);
 }
 
@@ -83,6 +140,43 @@ static void refuse(const struct engram_geometry_config *config,
 	assert_string_equal(err.fix, fix);
 	assert_string_equal(err.path, path);
 	assert_int_equal(engram_geometry_derive(config, &g, NULL), status);
+}
+
+static void test_bad_given(void **state)
+{
+	const int64_t zero[] = {5, 0}, large[] = {5, (int64_t)INT32_MAX + 1};
+	const int64_t sum[] = {INT32_MAX, 2};
+	const int64_t negative[] = {1, -1}, wraps[] = {1, INT64_MAX / 9 + 1};
+	const int32_t ids[] = {2};
+	struct engram_geometry_config c = {
+		.num_layers = 1,
+		.layer_ids = ids,
+		.max_ngram = 2,
+		.num_heads = 2,
+		.compressed_vocab_size = 10,
+	};
+
+	(void)state;
+	c.primes = zero;
+	refuse(&c, ENGRAM_EINVAL, "primes is 0",
+	       "give a value from 1 to 2147483647", "primes");
+	c.primes = large;
+	refuse(&c, ENGRAM_EINVAL, "primes is 2147483648",
+	       "give a value from 1 to 2147483647", "primes");
+	c.primes = sum;
+	refuse(&c, ENGRAM_EGEOMETRY,
+	       "layer 2 would have more than 2147483648 rows",
+	       "lower vocab_size, num_heads or max_ngram: row numbers are "
+	       "int32",
+	       "");
+	c.primes = NULL;
+	c.vocab_size = 5;
+	c.multipliers = negative;
+	refuse(&c, ENGRAM_EINVAL, "multipliers is -1",
+	       "give a value from 1 to 1024819115206086200", "multipliers");
+	c.multipliers = wraps;
+	refuse(&c, ENGRAM_EINVAL, "multipliers is 1024819115206086201",
+	       "give a value from 1 to 1024819115206086200", "multipliers");
 }
 
 static void test_bad_config(void **state)
@@ -118,6 +212,10 @@ static void test_bad_config(void **state)
 	c.vocab_size = UINT32_MAX;
 	refuse(&c, ENGRAM_EINVAL, "vocab_size is 4294967295",
 	       "give a value from 1 to 2147483647", "vocab_size");
+	c = released;
+	c.min_ngram = 5;
+	refuse(&c, ENGRAM_EINVAL, "min_ngram is 5", "give a value from 1 to 4",
+	       "min_ngram");
 	c = released;
 	c.compressed_vocab_size = 0;
 	refuse(&c, ENGRAM_EINVAL, "compressed_vocab_size is 0",
@@ -274,6 +372,9 @@ int main(void)
 		cmocka_unit_test(test_released_model),
 		cmocka_unit_test(test_layer_id_seeds),
 		cmocka_unit_test(test_smallest),
+		cmocka_unit_test(test_given),
+		cmocka_unit_test(test_min_ngram),
+		cmocka_unit_test(test_bad_given),
 		cmocka_unit_test(test_bad_config),
 		cmocka_unit_test(test_too_many_rows),
 		cmocka_unit_test(test_numpy_integers),

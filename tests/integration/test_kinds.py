@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of other kinds than the released model's, by configuration: loaded,
+attached, hashed and looked up as the plain Python model says."""
+import copy
+import json
+import os
+import random
+import struct
+import subprocess
+
+import pytest
+
+import engramd
+import kinds
+
+EXAMPLES = engramd.ROOT / "config" / "examples"
+CTL = engramd.BUILD / "bin" / "engramctl"
+
+
+def small(table, vocab=300, start=40):
+    """The same kind of table, a few thousand rows large."""
+    table = copy.deepcopy(table)
+    hash_ = table["hash"]
+    hash_["vocab_size"] = vocab
+    hash_["pad_id"] %= vocab
+    if "compressed_vocab_size" in hash_:
+        hash_["compressed_vocab_size"] = vocab * 3 // 4
+    if "prime_start" in hash_:
+        hash_["prime_start"] = start
+    return table
+
+
+def example(name):
+    table, = json.loads((EXAMPLES / f"{name}.json").read_text())["tables"]
+    return small(table)
+
+
+HASH = {"layers": [2], "max_ngram": 3, "heads": 2, "ids": "raw",
+        "vocab_size": 300, "pad_id": 7, "prime_start": 50}
+
+
+def kind(rows, **hash_):
+    return {"name": "kind", "rows": rows, "hash": {**HASH, **hash_}}
+
+
+KINDS = {
+    "engram-27b": example("engram-27b"),
+    "qwen-ple": example("qwen-ple"),
+    "wide bf16": kind({"dim": 1280, "dtype": "bf16"}),
+    "bf16 with one scale": kind({"dim": 32, "dtype": "bf16",
+                                 "scale": "tensor"}),
+    "bf16 with block scales": kind({"dim": 64, "dtype": "bf16",
+                                    "scale": "ue8m0", "block": 16}),
+    "fp8 without scales": kind({"dim": 96, "scale": "none"}),
+    "a given scale": kind({"dim": 32, "scale": "tensor",
+                           "tensor_scale": 0.0123}),
+    "blocks of 128": kind({"dim": 256, "block": 128}),
+    "blocks of 8": kind({"dim": 40, "block": 8, "multiple": 1000}),
+    "trigrams only": kind({"dim": 32}, min_ngram=3, heads=5),
+    "from single tokens on": kind({"dim": 32}, min_ngram=1, max_ngram=2),
+    "moduli that are no primes": kind(
+        {"dim": 32}, prime_start=None, layers=[5, 3], max_ngram=2, heads=3,
+        moduli=[[100, 6, 1], [64, 64, 99]],
+        multipliers=[[1, (1 << 63) // 299 - 1], [12345678901, 3]]),
+}
+for _table in KINDS.values():
+    if _table["hash"].get("prime_start", 1) is None:
+        del _table["hash"]["prime_start"]
+
+
+def ctl(sidecar, *words):
+    run = subprocess.run([CTL, "--socket", sidecar.socket, "--json", *words],
+                         capture_output=True, text=True, check=False,
+                         timeout=engramd.DEADLINE)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def hashed(sidecar, name, tokens):
+    out = ctl(sidecar, "hash", name, "--tokens",
+              ",".join(map(str, tokens)))
+    return {layer["layer_id"]: layer["ids"] for layer in out["layers"]}
+
+
+@pytest.mark.parametrize("layout", ["packed", "split"])
+@pytest.mark.parametrize("name", KINDS)
+def test_end_to_end(name, layout, make, tmp_path):
+    table = {**KINDS[name], "layout": layout}
+    model = kinds.Model(table)
+    table["checkpoint"] = str(model.write(tmp_path / "checkpoint"))
+    sidecar = make([{**table, "load": "on_demand"}])
+    sidecar.client().load(table["name"])
+    rng = random.Random(name)
+    for count in (1, 2, 40):
+        tokens = rng.choices(range(model.hash["vocab_size"]), k=count)
+        tokens[0] = model.hash["vocab_size"] - 1
+        got = hashed(sidecar, table["name"], tokens)
+        assert list(got) == model.hash["layers"]
+        for layer in got:
+            assert got[layer] == model.ids(layer, tokens)
+    for layer, stored in model.tables.items():
+        numbers = [0, stored.rows - 1] + [rng.randrange(stored.rows)
+                                          for _ in range(10)]
+        out = ctl(sidecar, "lookup", table["name"], "--layer", str(layer),
+                  "--ids", ",".join(map(str, [*numbers, stored.rows])))
+        assert out["misses"] == 1  # what fills the tensor up is no row
+        for number, row in zip(numbers, out["rows"]):
+            assert [int(bits, 16) for bits in row["bits"]] == \
+                stored.row(number), (layer, number)
+
+
+def test_one_content(make, tmp_path):
+    """Layouts have one content id, another scale has another."""
+    ids = {}
+    table = KINDS["a given scale"]
+    model = kinds.Model(table)
+    table = {**table, "checkpoint": str(model.write(tmp_path / "c")),
+             "load": "on_demand"}
+    rows = {**table["rows"], "tensor_scale": 0.0124}
+    sidecar = make([{**table, "name": "a", "layout": "packed"},
+                    {**table, "name": "b", "layout": "split"},
+                    {**table, "name": "c", "rows": rows}])
+    client = sidecar.client()
+    for name in "abc":
+        client.load(name)
+        ids[name] = client.table(name)["content_id"]
+    assert ids["a"] == ids["b"] != ids["c"]
+
+
+def test_load_with_parameters(make, tmp_path):
+    """`load` takes "rows" and "hash" as the configuration does."""
+    table = KINDS["qwen-ple"]
+    model = kinds.Model(table)
+    checkpoint = model.write(tmp_path / "checkpoint")
+    sidecar = make()
+    sidecar.client().load("ple", checkpoint=str(checkpoint),
+                          **{k: table[k] for k in ("tensors", "rows",
+                                                   "hash")})
+    assert hashed(sidecar, "ple", [1, 2, 3])[2] == model.ids(2, [1, 2, 3])
+
+
+# ---- what is refused ----
+
+def change(name, **changes):
+    """A tensor of layer 2, changed."""
+    def apply(tensors):
+        dtype, shape, data = tensors[name]
+        tensors[name] = (changes.get("dtype", dtype),
+                         changes.get("shape", shape),
+                         changes.get("data", data))
+    return apply
+
+
+def add(name, *tensor):
+    return lambda tensors: tensors.__setitem__(name, tensor)
+
+
+W, S = "layers.2.engram.embed.weight", "layers.2.engram.embed.scale"
+ONE = struct.pack("<f", 1.0)
+TENSOR = {"dim": 32, "scale": "tensor"}
+REFUSED = {
+    "fp8 where bf16 is said": (
+        {"dim": 32, "dtype": "bf16"},
+        lambda t: t.__setitem__(W, ("F8_E4M3", t[W][1], t[W][2][::2])),
+        "CheckpointInvalid", "dtype F8_E4M3, must be BF16"),
+    "U8 where bf16 is said": (
+        {"dim": 32, "dtype": "bf16"},
+        lambda t: t.__setitem__(W, ("U8", t[W][1], t[W][2][::2])),
+        "CheckpointInvalid", "dtype U8, must be BF16"),
+    "a scale that nothing uses": (
+        {"dim": 32, "scale": "none"}, add(S, "F32", [], ONE),
+        "CheckpointInvalid", 'a scale, but "rows" has the scale "none"'),
+    "a scale beside a given one": (
+        {**TENSOR, "tensor_scale": 2}, add(S, "F32", [], ONE),
+        "CheckpointInvalid", 'a scale, but "rows" has a tensor_scale'),
+    "no scale": (TENSOR, lambda t: t.pop(S), "CheckpointInvalid",
+                 "no scale tensor"),
+    "many scales": (TENSOR, change(S, shape=[2], data=ONE * 2),
+                    "CheckpointInvalid",
+                    "dimension 0 is 2, must be one number"),
+    "a scale of another dtype": (
+        TENSOR, change(S, dtype="F64", data=bytes(8)),
+        "CheckpointInvalid", "dtype F64, must be F32 or BF16"),
+    "a scale of zero": (TENSOR, change(S, data=bytes(4)),
+                        "CheckpointInvalid", "the scale is 0, must be"),
+    "a scale that is NaN": (TENSOR, change(S, data=b"\0\0\xc0\x7f"),
+                            "CheckpointInvalid", "the scale is nan, must be"),
+    "a negative scale": (TENSOR, change(S, data=struct.pack("<f", -1)),
+                         "CheckpointInvalid", "the scale is -1, must be"),
+    "block scales for one": (
+        TENSOR, change(S, dtype="F8_E8M0", shape=[4, 1], data=ONE),
+        "CheckpointInvalid", "dtype F8_E8M0, must be F32 or BF16"),
+    "rows not filled up": (
+        {**TENSOR, "multiple": 1024},
+        lambda t: t.__setitem__(W, ("F8_E4M3", [1000, 32], bytes(32000))),
+        "GeometryMismatch", "filled up to 1024"),
+    "other blocks": (
+        {"dim": 64, "block": 16},
+        lambda t: t.__setitem__(S, ("F8_E8M0", [t[S][1][0], 2],
+                                    t[S][2][::2])),
+        "CheckpointInvalid", "rows of 2 elements, must be 4"),
+}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    sidecar = engramd.Sidecar(tmp_path_factory.mktemp("sidecar"))
+    yield sidecar
+    sidecar.stop()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name, shared, tmp_path):
+    rows, spoil, status, message = REFUSED[name]
+    table = kind(rows)
+    model = kinds.Model(table)
+    tensors = model.tensors()
+    spoil(tensors)
+    checkpoint = model.write(tmp_path / "checkpoint", tensors)
+    client = shared.client()
+    job = client.finish(client.call(
+        "load", table="bad", checkpoint=str(checkpoint), rows=rows,
+        hash=table["hash"])["job"])
+    assert job["state"] == "failed"
+    assert job["error"]["data"]["name"] == status, job
+    assert message in job["error"]["message"]
+    assert job["error"]["data"]["fix"]
+
+
+@pytest.mark.parametrize("dtype, data", [
+    ("F32", struct.pack("<f", 0.5)), ("BF16", b"\x00\x3f")])
+@pytest.mark.parametrize("shape", [[], [1], [1, 1]], ids=str)
+def test_scale_tensor(dtype, data, shape, make, tmp_path):
+    """One number, whatever its rank; at any place of the file."""
+    table = kind(TENSOR)
+    model = kinds.Model(table)
+    tensors = {"odd": ("U8", [3], b"abc"), **model.tensors()}
+    tensors[S] = (dtype, shape, data)
+    model.tables[2].factor = 0.5
+    sidecar = make()
+    sidecar.client().load(
+        "t", checkpoint=str(model.write(tmp_path / "c", tensors)),
+        rows=table["rows"], hash=table["hash"])
+    out = ctl(sidecar, "lookup", "t", "--layer", "2", "--ids", "5")
+    assert [int(b, 16) for b in out["rows"][0]["bits"]] == \
+        model.tables[2].row(5)
+
+
+def test_config_json_is_not_asked(make, tmp_path):
+    """With "hash", config.json may say what it likes, and is watched."""
+    table = KINDS["trigrams only"]
+    model = kinds.Model(table)
+    checkpoint = model.write(tmp_path / "checkpoint")
+    (checkpoint / "config.json").write_text(json.dumps(
+        {"engram_layer_ids": "none", "hidden_size": 64}))
+    sidecar = make()
+    client = sidecar.client()
+    more = {"rows": table["rows"], "hash": table["hash"]}
+    client.load("t", checkpoint=str(checkpoint), **more)
+    assert hashed(sidecar, "t", [9])[2] == model.ids(2, [9])
+    os.truncate(checkpoint / "config.json", 5)
+    job = client.finish(client.call("load", table="u",
+                                    checkpoint=str(checkpoint),
+                                    **more)["job"])
+    assert job["error"]["data"]["name"] == "CheckpointInvalid"
+
+
+def test_layers_of_it(make, tmp_path):
+    """The table's own "layers" chooses among those of the hash."""
+    table = {**KINDS["engram-27b"], "layers": [15], "load": "on_demand"}
+    model = kinds.Model(table)
+    table["checkpoint"] = str(model.write(tmp_path / "checkpoint"))
+    sidecar = make([table])
+    sidecar.client().load("engram-27b")
+    got = hashed(sidecar, "engram-27b", [4, 5, 6])
+    assert got == {15: model.ids(15, [4, 5, 6])}
