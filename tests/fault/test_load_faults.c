@@ -135,7 +135,8 @@ static enum engram_status load_once(const struct way *way,
 	struct table_spec spec = {.config = {.name = (char *)"demo",
 					     .checkpoint = model,
 					     .layout = way->layout,
-					     .verify = true}};
+					     .verify = true,
+					     .format = TABLE_FORMAT_DEFAULT}};
 	struct memory_ledger ledger;
 	struct job job = {.id = 1};
 	struct load load = {
