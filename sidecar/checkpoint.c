@@ -8,6 +8,7 @@
 
 #include "checkpoint.h"
 #include "checkpoint_config.h"
+#include "checkpoint_faults.h"
 #include "checkpoint_files.h"
 #include "checkpoint_tensors.h"
 #include "identity.h"
@@ -218,8 +219,9 @@ static enum engram_status read_all(struct checkpoint *c,
 					&m, &common, err);
 	if (!status)
 		status = choose_layers(c, &m, o, err);
-	if (!status)
-		status = read_tokens(c, &m, o, &common, err);
+	if (status)
+		return status;
+	status = checkpoint_fault(c, read_tokens(c, &m, o, &common, err), err);
 	if (status)
 		return status;
 	status = checkpoint_shards_open(c, &shards, err);
@@ -238,15 +240,6 @@ static enum engram_status read_all(struct checkpoint *c,
 	return status;
 }
 
-/* A fix for faults that have none of their own. */
-static void suggest(enum engram_status status, struct engram_error *err)
-{
-	if (err && !err->fix[0] &&
-	    (status == ENGRAM_ECHECKPOINT || status == ENGRAM_EGEOMETRY))
-		engram_error_fix(err, "compare it with the model as released, "
-				      "or download it again");
-}
-
 enum engram_status checkpoint_open(const struct checkpoint_options *options,
 				   struct checkpoint **out,
 				   struct engram_error *err)
@@ -255,16 +248,16 @@ enum engram_status checkpoint_open(const struct checkpoint_options *options,
 	struct checkpoint *c;
 
 	*out = NULL;
-	status = check_dir(options->dir, err);
-	if (status)
-		return status;
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return no_memory(err);
+	c->faults = options->faults;
 	c->dir = strdup(options->dir);
-	status = c->dir ? read_all(c, options, err) : no_memory(err);
+	status = c->dir ? check_dir(options->dir, err) : no_memory(err);
+	if (!status)
+		status = read_all(c, options, err);
+	status = checkpoint_fault(c, status, err);
 	if (status) {
-		suggest(status, err);
 		checkpoint_free(c);
 		return status;
 	}

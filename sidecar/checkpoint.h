@@ -15,6 +15,8 @@
 #include "engram_segment.h"
 #include "table_format.h"
 
+struct checkpoint_faults;
+
 struct checkpoint_options {
 	const char *dir;
 	/* Tensor names; "{layer}" stands for the layer id.  Several patterns
@@ -28,6 +30,9 @@ struct checkpoint_options {
 	 * "engram_token_map.json", else "tokenizer.json", else none. */
 	const char *token_map_file;
 	const struct table_format *format; /* NULL: TABLE_FORMAT_DEFAULT */
+	/* NULL: stop at the first fault.  Else note it there and go on where
+	 * what follows does not depend on it (checkpoint_faults.h). */
+	struct checkpoint_faults *faults;
 };
 
 struct checkpoint_tensor {
@@ -58,6 +63,7 @@ struct checkpoint_layer {
 
 struct checkpoint {
 	char *dir;
+	struct checkpoint_faults *faults; /* of the options */
 	struct checkpoint_file *files;
 	uint32_t num_files;
 	struct checkpoint_layer *layers; /* those to load */
@@ -85,7 +91,10 @@ struct checkpoint {
 /*
  * ENGRAM_ENOTFOUND, ENGRAM_ECHECKPOINT (what is missing, misshapen, damaged),
  * ENGRAM_EGEOMETRY (both numbers), ENGRAM_ENOMEM, ENGRAM_ESYS.  err->path is
- * the file; the message names the tensor or key.
+ * the file; the message names the tensor or key.  With options->faults these
+ * are noted, ENGRAM_OK is returned, and *out is what could be read: without
+ * geometry or layers if it did not get there, and with tensors of 0 bytes
+ * where they are missing or wrong.  Do not load that if there are faults.
  */
 enum engram_status checkpoint_open(const struct checkpoint_options *options,
 				   struct checkpoint **out,

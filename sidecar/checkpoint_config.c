@@ -2,6 +2,7 @@
 #include <inttypes.h>
 
 #include "checkpoint_config.h"
+#include "checkpoint_faults.h"
 #include "checkpoint_files.h"
 
 #define CONFIG_NAME "config.json"
@@ -23,7 +24,7 @@ static enum engram_status check_block(const struct checkpoint *c,
 }
 
 /* The rows that the primes give must be those that the model states. */
-static enum engram_status check_rows(const struct checkpoint *c,
+static enum engram_status check_rows(struct checkpoint *c,
 				     const struct model_config *m,
 				     struct engram_error *err)
 {
@@ -45,7 +46,8 @@ static enum engram_status check_rows(const struct checkpoint *c,
 		engram_error_fix(err, "download config.json again; it does "
 				      "not describe a table this hash can "
 				      "address");
-		return ENGRAM_EGEOMETRY;
+		if (checkpoint_fault(c, ENGRAM_EGEOMETRY, err))
+			return ENGRAM_EGEOMETRY;
 	}
 	return ENGRAM_OK;
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "checkpoint_faults.h"
 #include "checkpoint_files.h"
 #include "identity.h"
 #include "json.h"
@@ -167,7 +168,8 @@ static enum engram_status scan(struct checkpoint *c,
 			status =
 				add_shard(out, entries[i]->d_name, &shard, err);
 		if (!status)
-			status = read_shard(c, shard, err);
+			status = checkpoint_fault(c, read_shard(c, shard, err),
+						  err);
 		free(entries[i]);
 	}
 	free(entries);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "checkpoint_faults.h"
 #include "checkpoint_tensors.h"
 
 #define TENSOR_NAME_MAX 512
@@ -322,7 +323,9 @@ enum engram_status checkpoint_find_tensors(
 	enum engram_status status;
 
 	status = find_weight(c, shards, weights, layer, err);
+	status = checkpoint_fault(c, status, err);
 	if (status)
 		return status;
-	return find_scale(c, shards, scales, given, layer, err);
+	status = find_scale(c, shards, scales, given, layer, err);
+	return checkpoint_fault(c, status, err);
 }

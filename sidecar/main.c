@@ -1,21 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
 #include "config.h"
+#include "inspect.h"
 #include "log.h"
 #include "server.h"
 
 static const char usage[] =
 	"usage: engramd -c FILE [--check]\n"
+	"       engramd --inspect DIR [--json] [--tp-size N] [--token-map "
+	"FILE]\n"
 	"\n"
 	"Hold embedding tables in shared memory and lend them to local\n"
 	"processes.  See engramd(8) and engramd.json(5).\n"
 	"\n"
 	"  -c, --config FILE   the configuration\n"
 	"      --check         only check the configuration: exit 0 or 1\n"
+	"      --inspect DIR   only show what is in a checkpoint, what memory "
+	"it\n"
+	"                      takes and what is wrong with it: exit 0 or 1\n"
+	"      --json          that as JSON\n"
+	"      --tp-size N     that with the shares of N ranks\n"
+	"      --token-map FILE  the table's \"token_map\"\n"
 	"  -h, --help          this text\n"
 	"  -V, --version       the version\n"
 	"\n"
@@ -71,26 +81,90 @@ static int serve(const char *file)
 	return server_run(file, config);
 }
 
+struct arguments {
+	const char *file;
+	bool only_check;
+	bool inspects; /* some option of --inspect */
+	struct inspect_options inspect;
+};
+
+static bool take_size(const char *text, uint32_t *out)
+{
+	char *end;
+	unsigned long size;
+
+	errno = 0;
+	size = strtoul(text, &end, 10);
+	if (*text < '0' || *text > '9' || *end || errno || !size || size > 4096)
+		return false;
+	*out = (uint32_t)size;
+	return true;
+}
+
+/* The options together; EXIT_SUCCESS, or the exit code of a mistake. */
+static int check_arguments(const struct arguments *a)
+{
+	if (a->inspect.dir && (a->file || a->only_check))
+		return complain("--inspect needs no configuration: leave -c "
+				"and --check out");
+	if (a->inspects && !a->inspect.dir)
+		return complain("--json, --tp-size and --token-map go with "
+				"--inspect DIR");
+	if (!a->inspect.dir && !a->file)
+		return complain("no configuration: give -c FILE");
+	return EXIT_SUCCESS;
+}
+
+static int run(const struct arguments *a)
+{
+	int code = check_arguments(a);
+
+	if (code)
+		return code;
+	if (a->inspect.dir)
+		return inspect_run(&a->inspect);
+	return a->only_check ? check(a->file) : serve(a->file);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{"config", required_argument, NULL, 'c'},
 		{"check", no_argument, NULL, 'k'},
+		{"inspect", required_argument, NULL, 'i'},
+		{"json", no_argument, NULL, 'j'},
+		{"tp-size", required_argument, NULL, 't'},
+		{"token-map", required_argument, NULL, 'm'},
 		{"help", no_argument, NULL, 'h'},
 		{"version", no_argument, NULL, 'V'},
 		{0},
 	};
-	const char *file = NULL;
-	int option, only_check = 0;
+	struct arguments a = {0};
+	int option;
 
 	while ((option = getopt_long(argc, argv, "c:hV", options, NULL)) !=
 	       -1) {
+		a.inspects |= option == 'j' || option == 't' || option == 'm';
 		switch (option) {
 		case 'c':
-			file = optarg;
+			a.file = optarg;
 			break;
 		case 'k':
-			only_check = 1;
+			a.only_check = true;
+			break;
+		case 'i':
+			a.inspect.dir = optarg;
+			break;
+		case 'j':
+			a.inspect.json = true;
+			break;
+		case 't':
+			if (!take_size(optarg, &a.inspect.tp_size))
+				return complain("--tp-size: give a number "
+						"from 1 to 4096");
+			break;
+		case 'm':
+			a.inspect.token_map = optarg;
 			break;
 		case 'h':
 			fputs(usage, stdout);
@@ -105,7 +179,5 @@ int main(int argc, char **argv)
 	}
 	if (optind < argc)
 		return complain("there are no arguments but options");
-	if (!file)
-		return complain("no configuration: give -c FILE");
-	return only_check ? check(file) : serve(file);
+	return run(&a);
 }

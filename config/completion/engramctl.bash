@@ -11,7 +11,8 @@ _engramctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local commands="status tables load unload verify clients events rpc
-		health config hash rows lookup tokmap bench prune"
+		health config hash rows lookup tokmap bench inspect
+		prune"
 	local common="--socket --instance --timeout --json --help --version"
 	local job="--no-wait --cancel-on-interrupt --progress"
 	local command="" word i
@@ -25,7 +26,7 @@ _engramctl()
 	--socket)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
-	--checkpoint | --hugetlbfs)
+	--checkpoint | --hugetlbfs | inspect)
 		mapfile -t COMPREPLY < <(compgen -d -- "$cur")
 		return ;;
 	--layout)
@@ -54,6 +55,7 @@ _engramctl()
 	tokmap) words+=" --id --diff --export" ;;
 	bench) words+=" --layer --rows --seconds --repeat --distribution
 		--threads" ;;
+	inspect) words+=" --tp-size --token-map" ;;
 	prune) words+=" --yes --hugetlbfs" ;;
 	esac
 	case $command in

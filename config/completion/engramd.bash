@@ -8,9 +8,12 @@ _engramd()
 	case $prev in
 	-c | --config)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+	--inspect)
+		mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
 	*)
 		mapfile -t COMPREPLY < <(compgen -W \
-			"--config --check --help --version" -- "$cur") ;;
+			"--config --check --inspect --json --tp-size --token-map
+				--help --version" -- "$cur") ;;
 	esac
 }
 

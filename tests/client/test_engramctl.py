@@ -123,7 +123,7 @@ def test_help():
     assert commands == ["status", "tables", "load", "unload", "verify",
                         "clients", "events", "rpc", "health", "config",
                         "hash", "rows", "lookup", "tokmap", "bench",
-                        "prune"]
+                        "inspect", "prune"]
     assert "exit codes:" in text
     for command in commands:
         result = run(command, "--help")

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a checkpoint is only engramd knows, and it says so itself: this runs
+ * `engramd --inspect`, which needs no engramd that runs already.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "commands.h"
+
+#define WORDS_MAX 10
+
+/* The directory of this program, with a slash; "" if it is not known. */
+static void own_dir(char out[PATH_MAX])
+{
+	const ssize_t n = readlink("/proc/self/exe", out, PATH_MAX - 1);
+	char *slash;
+
+	out[n > 0 ? n : 0] = '\0';
+	slash = strrchr(out, '/');
+	out[slash ? slash + 1 - out : 0] = '\0';
+}
+
+/* Beside this program, as built and as installed, then in PATH: that of the
+ * same version first.  Returns if there is none that runs. */
+static void run_engramd(char *const *words)
+{
+	static const char *const places[] = {"engramd", "../sbin/engramd"};
+	char dir[PATH_MAX], path[PATH_MAX + 32];
+	size_t i;
+
+	own_dir(dir);
+	for (i = 0; *dir && i < sizeof(places) / sizeof(places[0]); i++) {
+		snprintf(path, sizeof(path), "%s%s", dir, places[i]);
+		execv(path, words);
+		if (errno != ENOENT)
+			return;
+	}
+	execvp("engramd", words);
+}
+
+/* Of this sidecar, "not reachable": it is not one of the answers. */
+static enum cli_exit not_run(const struct cli *cli, int sys_errno)
+{
+	struct engram_error err;
+
+	engram_error_set(&err, ENGRAM_EDISCONNECTED, "run engramd: %s",
+			 strerror(sys_errno));
+	engram_error_fix(&err, "install engramd beside engramctl or in PATH: "
+			       "it reads the checkpoint");
+	return cli_fail(cli, &err);
+}
+
+static enum cli_exit run_inspect(struct cli *cli)
+{
+	const char *tp_size = cli_option(cli, "--tp-size");
+	const char *token_map = cli_option(cli, "--token-map");
+	const char *words[WORDS_MAX] = {"engramd", "--inspect", cli->args[0]};
+	size_t n = 3;
+	int64_t size;
+
+	if (!cli_integer(cli, "--tp-size", 1, 4096, 1, &size))
+		return CLI_USAGE;
+	if (cli->json)
+		words[n++] = "--json";
+	if (tp_size) {
+		words[n++] = "--tp-size";
+		words[n++] = tp_size;
+	}
+	if (token_map) {
+		words[n++] = "--token-map";
+		words[n++] = token_map;
+	}
+	/* exec changes none of them, whatever its type says. */
+	run_engramd((char *const *)words);
+	return not_run(cli, errno);
+}
+
+static const struct cli_option inspect_options[] = {
+	{"--tp-size", "N", "the shares of N ranks, too"},
+	{"--token-map", "FILE", "the table's \"token_map\""},
+	{0},
+};
+
+const struct cli_command cmd_inspect = {
+	.name = "inspect",
+	.usage = "DIR [--tp-size N] [--token-map FILE]",
+	.summary = "show what is in a checkpoint, without loading it",
+	.details = "\nIts geometry, tensors and files, the memory it takes and "
+		   "whether that is there now,\nand all that is wrong with it. "
+		   "Exits with 1 if it can not be loaded. Runs engramd\n"
+		   "--inspect; no engramd needs to run.",
+	.min_args = 1,
+	.max_args = 1,
+	.options = inspect_options,
+	.run = run_inspect,
+};

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""engramd --inspect, and engramctl inspect, which runs it."""
+import json
+import os
+import pathlib
+import resource
+import shutil
+import struct
+import subprocess
+
+import pytest
+
+import builder
+from test_checkpoint import BUILD, CASES, made
+from test_shapes import REAL, sparse_shard
+
+ENGRAMD, CTL = BUILD / "bin/engramd", BUILD / "bin/engramctl"
+MIB = 1 << 20
+
+
+def run(*words, **kwargs):
+    return subprocess.run([*map(str, words)], capture_output=True, text=True,
+                          check=False, timeout=60, **kwargs)
+
+
+def inspect(directory, *words, code=0, **kwargs):
+    result = run(ENGRAMD, "--inspect", directory, "--json", *words, **kwargs)
+    assert result.returncode == code, result.stderr
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+def expected_of(case):
+    lines = (case / "expected").read_text().splitlines()
+    return dict(line.split(": ", 1) for line in lines if ": " in line)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_reports_what_loading_does(case, tmp_path):
+    """The first problem is the error that a load ends with, word for word."""
+    module = made(case, tmp_path / "checkpoint")
+    words = [w for name in getattr(module, "WORDS", ())
+             for w in ("--token-map", name)]
+    answer = inspect("checkpoint", *words, code=1, cwd=tmp_path)
+    assert answer["loadable"] is False
+    expected = expected_of(case)
+    problem = answer["problems"][0]
+    assert problem["name"] == expected["status"]
+    assert problem["message"] == expected["message"]
+    assert problem.get("fix", "") == expected["fix"]
+    assert problem.get("path", "") == expected.get("path", "")
+    for figure in ("needed", "available"):
+        assert problem.get(figure, 0) == int(expected.get(figure, 0))
+    text = run(ENGRAMD, "--inspect", "checkpoint", *words, cwd=tmp_path)
+    assert text.returncode == 1
+    assert f"  {expected['message']}\n    fix: {expected['fix']}\n" \
+        in text.stdout
+
+
+def test_all_that_is_wrong(tmp_path):
+    """Faults that do not hang together are all there, each once."""
+    c = builder.Checkpoint()
+    c.config["engram_num_embeddings"] = [61, 121]
+    c.token_map["token_map"][5] = -1
+    c.tensor(c.weight(1))["dtype"] = "F16"
+    c.tensor(c.weight(1))["size"] *= 2
+    c.remove(c.scale(1))
+    c.tensor(c.scale(14))["dtype"] = "I8"
+    c.write(tmp_path / "checkpoint")
+    answer = inspect("checkpoint", code=1, cwd=tmp_path)
+    wanted = ["layer 1: engram_num_embeddings is 61",
+              "layer 14: engram_num_embeddings is 121", "token_map[5]",
+              '"layers.1.engram.embed.weight": dtype F16',
+              "layer 1: no scale tensor",
+              '"layers.14.engram.embed.scale": dtype I8']
+    assert len(answer["problems"]) == len(wanted)
+    for problem, words in zip(answer["problems"], wanted):
+        assert words in problem["message"]
+        assert problem["fix"]
+    assert [layer["layer_id"] for layer in answer["layers"]] == [1, 14]
+    assert answer["layers"][1]["weight"]["name"] == c.weight(14)
+    assert answer["layers"][1]["scale"] is None
+
+
+def test_one_damaged_file_is_one_problem(tmp_path):
+    c = builder.Checkpoint()
+    c.files[c.first] = b"1234567"
+    c.write(tmp_path / "checkpoint")
+    answer = inspect("checkpoint", code=1, cwd=tmp_path)
+    assert [p["message"] for p in answer["problems"]] == [
+        f"checkpoint/{c.first}: 7 bytes: too short to be a safetensors file"]
+    names = [file["name"] for file in answer["files"]]
+    assert len(names) == len(set(names))
+
+
+def test_not_there(tmp_path):
+    answer = inspect(tmp_path / "none", code=1)
+    assert answer["geometry"] is None and answer["memory"] is None
+    assert answer["layers"] == [] and answer["files"] == []
+    assert answer["problems"][0]["name"] == "NotFound"
+
+
+def test_what_is_there(tmp_path):
+    c = builder.Checkpoint()
+    directory = tmp_path / "checkpoint"
+    c.write(directory)
+    answer = inspect(directory, "--tp-size", "2")
+    assert answer["format"] == 1
+    assert answer["checkpoint"] == str(directory)
+    assert answer["loadable"] is True and answer["problems"] == []
+    assert answer["geometry"] == {
+        "min_ngram": 2, "max_ngram": 3, "heads": 2, "columns": 4,
+        "dim": 64, "dtype": "fp8_e4m3", "scale": "ue8m0", "block_size": 32,
+        "engram_vocab_size": 10, "compressed_vocab_size": 10,
+        "vocab_size": 16, "raw_pad_id": 2, "pad_id": 2}
+    assert answer["token_map"] == {"source": "engram_token_map.json",
+                                   "file": "engram_token_map.json",
+                                   "entries": 16}
+    for layer, (layer_id, rows) in zip(answer["layers"],
+                                       builder.ROWS.items()):
+        assert layer["layer_id"] == layer_id
+        assert layer["rows"] == rows == sum(layer["primes"])
+        assert len(layer["primes"]) == 4
+        for kind in ("weight", "scale"):
+            found = layer[kind]
+            assert found["name"] == getattr(c, kind)(layer_id)
+            data = (directory / found["file"]).read_bytes()
+            length, = struct.unpack("<Q", data[:8])
+            entry = json.loads(data[8:8 + length])[found["name"]]
+            assert found["dtype"] == entry["dtype"]
+            assert found["shape"] == entry["shape"]
+            begin, end = entry["data_offsets"]
+            assert found["offset"] == 8 + length + begin
+            assert found["bytes"] == end - begin
+    assert {f["name"]: f["bytes"] for f in answer["files"]} == {
+        p.name: p.stat().st_size for p in directory.iterdir()}
+    assert answer["disk"]["files_bytes"] == sum(
+        p.stat().st_size for p in directory.iterdir())
+    assert answer["disk"]["tensors_bytes"] == (60 + 120) * 66
+    first, second = answer["ranks"]
+    assert (first["head_begin"], first["head_end"], second["head_begin"],
+            second["head_end"]) == (0, 2, 2, 4)
+    assert first["rows"] + second["rows"] == 180
+    assert first["bytes"] == first["rows"] * 66
+
+
+def test_memory(tmp_path):
+    builder.Checkpoint().write(tmp_path / "checkpoint")
+    answer = inspect(tmp_path / "checkpoint")
+    memory = answer["memory"]
+    assert answer["ranks"] == []
+    assert memory["records_bytes"] == 180 * 66
+    assert memory["header_bytes"] == 2 * 2 * MIB
+    assert memory["total_bytes"] == 2 * 4 * MIB
+    # three small pages: 60 and 120 rows of 66 bytes
+    assert memory["gpu_page_tables_bytes"] == 3 * 8
+    bytes_of = {(b["backing"], b["page_bytes"]): b["bytes"]
+                for b in memory["backings"]}
+    small = 2 * 2 * MIB + 4096 + 8192
+    assert bytes_of[("shm", 4096)] == small
+    assert bytes_of[("shm", 2 * MIB)] == 8 * MIB
+    assert bytes_of[("memfd", 4096)] == small
+    assert [b["backing"] for b in memory["backings"]] == [
+        "shm", "shm", "hugetlbfs", "memfd"]
+    for b in memory["backings"]:
+        assert b["fits"] is True or (b["message"] and b["fix"])
+    assert answer["room"]["available_bytes"] > 0
+
+
+def test_loads_in_as_much_as_it_says(tmp_path):
+    """The segments of a load are total_bytes long."""
+    import engramd  # pylint: disable=import-outside-toplevel
+    model = engramd.synth(tmp_path / "model", "--engram-vocab-size", "300",
+                          "--layers", "3,9")
+    total = inspect(model)["memory"]["total_bytes"]
+    server = engramd.Sidecar(tmp_path, [
+        {"name": "demo", "checkpoint": str(model), "load": "on_demand"}])
+    try:
+        client = server.client()
+        client.load("demo")
+        assert client.table("demo")["bytes"] == total
+        client.close()
+    finally:
+        server.stop()
+
+
+def test_released_model_does_not_fit(tmp_path):
+    """189 GiB: sound, and refused by a machine that is too small for it."""
+    layers = [1, 14]
+    config = {"engram_layer_ids": layers, "engram_num_embeddings":
+              REAL["rows"], "engram_max_ngram_size": 4, "engram_n_heads": 8,
+              "engram_head_dim": 256, "engram_vocab_size": 16000000,
+              "engram_compressed_vocab_size": 99092,
+              "engram_pad_token_id": 2, "vocab_size": 129280}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for layer, rows in zip(layers, REAL["rows"]):
+        sparse_shard(tmp_path / f"{layer}.safetensors", [
+            (f"layers.{layer}.engram.embed.weight", "F8_E4M3", rows, 256),
+            (f"layers.{layer}.engram.embed.scale", "F8_E8M0", rows, 8)])
+    answer = inspect(tmp_path, "--tp-size", "8")
+    records = sum(REAL["rows"]) * 264
+    assert answer["loadable"] is True
+    assert answer["token_map"]["source"] == "none"
+    assert answer["geometry"]["pad_id"] is None
+    memory = answer["memory"]
+    assert memory["records_bytes"] == records
+    assert 0 <= memory["gpu_page_tables_bytes"] - records / 512 <= 16
+    assert len(answer["ranks"]) == 8
+    assert sum(rank["rows"] for rank in answer["ranks"]) == sum(REAL["rows"])
+    memfd = memory["backings"][3]
+    available = answer["room"]["available_bytes"]
+    if available >= memory["total_bytes"]:
+        pytest.skip("this machine has the memory for it")
+    assert memfd["fits"] is False and memfd["name"] == "NoSpace"
+    assert memfd["needed"] == memory["total_bytes"]
+    assert memfd["available"] < memfd["needed"]
+
+
+def test_memlock(tmp_path):
+    builder.Checkpoint().write(tmp_path / "checkpoint")
+    if os.geteuid() == 0:
+        if not shutil.which("setpriv"):
+            pytest.skip("root is not bound by RLIMIT_MEMLOCK; no setpriv")
+        words = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    else:
+        words = []
+    result = run(*words, ENGRAMD, "--inspect", tmp_path / "checkpoint",
+                 "--json", preexec_fn=lambda: resource.setrlimit(
+                     resource.RLIMIT_MEMLOCK, (65536, 65536)))
+    assert result.returncode == 0, result.stderr
+    lock = json.loads(result.stdout)["memory"]["lock"]
+    assert lock["fits"] is False and lock["name"] == "MemlockTooLow"
+    assert lock["needed"] == 8 * MIB and lock["available"] == 65536
+    assert "LimitMEMLOCK=infinity" in lock["fix"]
+
+
+def test_more_ranks_than_heads(tmp_path):
+    builder.Checkpoint().write(tmp_path / "checkpoint")
+    answer = inspect(tmp_path / "checkpoint", "--tp-size", "5", code=1)
+    assert answer["problems"][0]["message"].startswith(
+        "4 heads over 5 ranks, 1 to each, leave ")
+    assert len(answer["problems"]) == 1
+
+
+def test_token_map_that_is_given(tmp_path):
+    c = builder.Checkpoint()
+    c.files["map.json"] = json.dumps(c.token_map).encode()
+    c.write(tmp_path / "checkpoint")
+    answer = inspect(tmp_path / "checkpoint", "--token-map", "map.json")
+    assert answer["token_map"] == {"source": "given", "file": "map.json",
+                                   "entries": 16}
+
+
+def test_tokenizer(tmp_path):
+    """Where the map comes from is said also when it can not be used."""
+    c = builder.Checkpoint()
+    c.files["engram_token_map.json"] = None
+    c.files["tokenizer.json"] = b'{"model": {"type": "WordPiece"}}'
+    c.write(tmp_path / "checkpoint")
+    answer = inspect(tmp_path / "checkpoint", code=1)
+    assert answer["token_map"] == {"source": "tokenizer.json",
+                                   "file": "tokenizer.json", "entries": 0}
+    assert len(answer["problems"]) == 1
+    assert "tokenizer.json" in answer["problems"][0]["message"]
+    assert answer["memory"] is not None and len(answer["layers"]) == 2
+
+
+def test_text(tmp_path):
+    builder.Checkpoint().write(tmp_path / "checkpoint")
+    result = run(ENGRAMD, "--inspect", tmp_path / "checkpoint",
+                 "--tp-size", "4")
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert lines[:6] == [
+        f"checkpoint  {tmp_path / 'checkpoint'}", "loadable    yes",
+        "rows        64 x fp8_e4m3, scale ue8m0 per 32",
+        "hash        n-grams 2..3, 2 heads, 4 columns, primes from 10",
+        "tokens      16 raw, 10 compressed, pad 2 -> 2",
+        "token map   engram_token_map.json, 16 entries"]
+    assert "layer 14, 120 rows" in lines
+    assert not [line for line in lines if line != line.rstrip()]
+    assert "problem" not in result.stdout
+
+
+@pytest.mark.parametrize("words,message", [
+    (["--inspect"], "requires an argument"),
+    (["--json"], "--json, --tp-size and --token-map go with --inspect DIR"),
+    (["-c", "x", "--tp-size", "2"], "go with --inspect DIR"),
+    (["--inspect", "x", "--check"], "--inspect needs no configuration"),
+    (["--inspect", "x", "-c", "y"], "--inspect needs no configuration"),
+    (["--inspect", "x", "y"], "there are no arguments but options"),
+    (["--inspect", "x", "--tp-size", "0"], "give a number from 1 to 4096"),
+    (["--inspect", "x", "--tp-size", "2x"], "give a number from 1 to 4096")])
+def test_usage(words, message):
+    result = run(ENGRAMD, *words)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+# ---- engramctl ----
+
+def test_engramctl_says_the_same(tmp_path):
+    c = builder.Checkpoint()
+    c.write(tmp_path / "good")
+    c.remove(c.scale(1))
+    c.write(tmp_path / "bad")
+    for name in ("good", "bad"):
+        for ours, theirs in ([], []), (["--tp-size", "2"],) * 2, (
+                ["--json", "--token-map", "engram_token_map.json"],) * 2:
+            got = run(CTL, "inspect", tmp_path / name, *ours)
+            want = run(ENGRAMD, "--inspect", tmp_path / name, *theirs)
+            assert got.returncode == want.returncode == (name == "bad")
+            if "--json" in ours:
+                got, want = (json.loads(r.stdout) for r in (got, want))
+                for answer in (got, want):
+                    del answer["room"]  # changes from one to the next
+                assert got == want
+            else:
+                assert got.stdout == want.stdout
+
+
+def test_engramctl_finds_engramd(tmp_path):
+    """As installed: bin/ and sbin/, then PATH; else it says what to do."""
+    builder.Checkpoint().write(tmp_path / "checkpoint")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "sbin").mkdir()
+    ctl = shutil.copy2(CTL, tmp_path / "bin")
+    bare = {**os.environ, "PATH": "/nonexistent"}
+    result = run(ctl, "inspect", "checkpoint", cwd=tmp_path, env=bare)
+    assert result.returncode == 3
+    assert result.stderr == (
+        "engramctl: run engramd: No such file or directory\n"
+        "  fix: install engramd beside engramctl or in PATH: it reads the "
+        "checkpoint\n")
+    result = run(ctl, "--json", "inspect", "x", env=bare)
+    assert json.loads(result.stdout)["error"]["name"] == "Disconnected"
+    in_path = {**os.environ, "PATH": str(pathlib.Path(ENGRAMD).parent)}
+    assert run(ctl, "inspect", "checkpoint", cwd=tmp_path,
+               env=in_path).returncode == 0
+    shutil.copy2(ENGRAMD, tmp_path / "sbin")
+    assert run(ctl, "inspect", "checkpoint", cwd=tmp_path,
+               env=bare).returncode == 0
+
+
+@pytest.mark.parametrize("words,message", [
+    (["inspect"], "inspect: an argument is missing"),
+    (["inspect", "a", "b"], 'inspect: "b" is too much'),
+    (["inspect", "a", "--tp-size", "0"], '--tp-size: "0" is out of range')])
+def test_engramctl_usage(words, message):
+    result = run(CTL, *words)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"engramctl: {message}\n")
