@@ -215,11 +215,12 @@ static enum engram_status find_weight(struct checkpoint *c,
 
 	status = find(c, shards, layer->layer_id, "weight", patterns, &found,
 		      err);
-	if (!status && !found.tensor)
-		status = missing(c, layer->layer_id, "weight", patterns, err);
-	if (!status)
-		status = check(c, &found, c->dtype == ENGRAM_BF16 ? bf16 : fp8,
-			       layer->rows, c->dim, err);
+	if (status)
+		return status;
+	if (!found.tensor)
+		return missing(c, layer->layer_id, "weight", patterns, err);
+	status = check(c, &found, c->dtype == ENGRAM_BF16 ? bf16 : fp8,
+		       layer->rows, c->dim, err);
 	if (!status)
 		layer->weight = take(c, &found, layer->rows);
 	return status;
