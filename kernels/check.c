@@ -21,6 +21,9 @@ static enum engram_status check_params(const struct engram_hash_params *params,
 	if (params->min_ngram < 1 || params->min_ngram > params->max_ngram)
 		return engram_invalid(err, "min_ngram", "out of range",
 				      "give a value from 1 to max_ngram");
+	if (params->num_cuts > ENGRAM_CUTS_MAX)
+		return engram_invalid(err, "num_cuts", "out of range",
+				      "give at most 8");
 	if (params->num_heads < 1 || params->num_heads > 65536)
 		return engram_invalid(err, "num_heads", "out of range",
 				      "give a value from 1 to 65536");

@@ -121,10 +121,10 @@ ENGRAM_FN int32_t engram_hash_cached(const struct engram_hash_batch *batch,
  * The compressed id of the token `shift` places before a token, or
  * ENGRAM_DEAD_ID when it is dead or before the request's first.
  */
-ENGRAM_FN int32_t engram_hash_source(const struct engram_hash_params *params,
-				     const struct engram_hash_batch *batch,
-				     const struct engram_hash_place *place,
-				     int64_t shift)
+ENGRAM_FN int32_t engram_hash_found(const struct engram_hash_params *params,
+				    const struct engram_hash_batch *batch,
+				    const struct engram_hash_place *place,
+				    int64_t shift)
 {
 	int64_t position, back;
 	int32_t id;
@@ -150,6 +150,38 @@ ENGRAM_FN int32_t engram_hash_source(const struct engram_hash_params *params,
 	if (batch->slot_cache)
 		return engram_hash_cached(batch, place->request, position);
 	return ENGRAM_MUTATE(11, params->pad_id, ENGRAM_DEAD_ID);
+}
+
+/* Whether an n-gram that comes from a later token ends before this one. */
+ENGRAM_FN int engram_hash_is_cut(const struct engram_hash_params *params,
+				 int32_t id)
+{
+	int cut = 0;
+
+	/* To a constant end, so that kernels keep the ids where parameters
+	 * are: an index that varies would copy all of them. */
+	if (!params->num_cuts)
+		return 0;
+	for (uint32_t i = 0; i < ENGRAM_CUTS_MAX; i++)
+		cut |= i < ENGRAM_MUTATE(27, params->num_cuts, 1) &&
+		       params->cut_ids[i] == id;
+	return cut;
+}
+
+/*
+ * The same as a token's n-gram sees it: a token that ends a text is dead to
+ * those after it, and alive to itself.
+ */
+ENGRAM_FN int32_t engram_hash_source(const struct engram_hash_params *params,
+				     const struct engram_hash_batch *batch,
+				     const struct engram_hash_place *place,
+				     int64_t shift)
+{
+	int32_t id = engram_hash_found(params, batch, place, shift);
+
+	return ENGRAM_MUTATE(26, shift > 0, 1) && engram_hash_is_cut(params, id)
+		       ? ENGRAM_DEAD_ID
+		       : id;
 }
 
 /*

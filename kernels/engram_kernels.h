@@ -26,6 +26,8 @@ extern "C" {
 
 /* What the slot cache holds for a token that takes part in no n-gram. */
 #define ENGRAM_DEAD_ID (-1)
+/* Kinds of tokens that n-grams do not reach across. */
+#define ENGRAM_CUTS_MAX 8
 
 /* ---- hash: token ids -> row numbers ---- */
 
@@ -41,6 +43,11 @@ struct engram_hash_params {
 	const int32_t *token_map; /* raw id -> compressed id; NULL: identity */
 	int64_t token_map_len;	  /* raw ids are below this, mapped or not */
 	int32_t pad_id;		  /* compressed */
+	/* Compressed ids that end a text.  To the tokens after it, one of
+	 * them is what a dead token is: itself and everything older are the
+	 * pad id.  Its own n-grams are those of any token. */
+	uint32_t num_cuts; /* 0..ENGRAM_CUTS_MAX */
+	int32_t cut_ids[ENGRAM_CUTS_MAX];
 };
 
 /*

@@ -29,11 +29,12 @@ extern "C" {
 #endif
 
 #define ENGRAM_SEGMENT_MAGIC UINT64_C(0x314753444d524745) /* "EGRMDSG1" */
-#define ENGRAM_ABI_VERSION   1u
+#define ENGRAM_ABI_VERSION   2u
 #define ENGRAM_SEGMENT_ALIGN (UINT64_C(2) << 20)
 #define ENGRAM_CHUNK_BYTES   (UINT64_C(64) << 20)
 #define ENGRAM_NAME_MAX	     63 /* of an instance or a table, in bytes */
 #define ENGRAM_LAYERS_MAX    64 /* of one table */
+#define ENGRAM_SEGMENT_CUTS  8
 
 enum engram_record_layout {
 	ENGRAM_PACKED = 1, /* code bytes then scale bytes, row by row */
@@ -109,7 +110,7 @@ struct engram_segment_header {
 	int32_t pad_id;	     /* compressed */
 	uint32_t raw_pad_id; /* as config.json says it */
 	uint32_t compressed_vocab_size;
-	uint32_t reserved0;
+	uint32_t num_cuts;   /* of cut_ids */
 	uint64_t prime_seed; /* engram_vocab_size */
 	/* 296: blocks */
 	struct engram_segment_block primes;	 /* int64 [num_cols] */
@@ -125,7 +126,10 @@ struct engram_segment_header {
 				 * equal bytes give equal ids in any
 				 * generation, layout and instance */
 	int64_t created_ns;	/* CLOCK_REALTIME */
-	uint64_t reserved[8];
+	/* compressed ids that n-grams of later tokens end before; zeros past
+	 * num_cuts */
+	int32_t cut_ids[ENGRAM_SEGMENT_CUTS];
+	uint64_t reserved[4];
 };
 
 /*
@@ -193,7 +197,8 @@ struct engram_segment_spec {
 	const char *table;
 	uint64_t generation;
 	/* geometry, hash parameters: taken from these fields of `head`:
-	 * layer_id .. tensor_scale, rows, min_ngram .. prime_seed */
+	 * layer_id .. tensor_scale, rows, min_ngram .. prime_seed,
+	 * cut_ids */
 	struct engram_segment_header head;
 	const int64_t *primes;	    /* [num_cols] */
 	const int64_t *offsets;	    /* [num_cols] */

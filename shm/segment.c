@@ -44,7 +44,7 @@ AT(num_cols, 268);
 AT(pad_id, 272);
 AT(raw_pad_id, 276);
 AT(compressed_vocab_size, 280);
-AT(reserved0, 284);
+AT(num_cuts, 284);
 AT(prime_seed, 288);
 AT(primes, 296);
 AT(offsets, 312);
@@ -55,7 +55,8 @@ AT(sources, 376);
 AT(chunk_rows, 392);
 AT(content_id, 400);
 AT(created_ns, 416);
-AT(reserved, 424);
+AT(cut_ids, 424);
+AT(reserved, 456);
 static_assert(sizeof(struct engram_segment_header) == 488, "header size");
 static_assert(sizeof(struct engram_segment_source) == 224, "source size");
 static_assert(sizeof(struct engram_segment_block) == 16, "block size");
@@ -161,8 +162,9 @@ static void hash_block(XXH3_state_t *state,
 /*
  * XXH3-128 of, in this order, little-endian: layer_id, dtype, scale_scheme,
  * dim, block_size, tensor_scale, rows, the fields min_ngram to prime_seed
- * without reserved0, then each of primes, offsets, multipliers, token_map and
- * checksums as its count (uint64) and its elements.
+ * with num_cuts only if there are any and cut_ids behind them, then each of
+ * primes, offsets, multipliers, token_map and checksums as its count (uint64)
+ * and its elements.
  */
 void segment_content_id(const struct engram_segment_header *h, uint64_t out[2])
 {
@@ -186,6 +188,11 @@ void segment_content_id(const struct engram_segment_header *h, uint64_t out[2])
 	ADD(raw_pad_id);
 	ADD(compressed_vocab_size);
 	ADD(prime_seed);
+	/* Tables without any keep the id they had before there were cuts. */
+	if (h->num_cuts) {
+		ADD(num_cuts);
+		ADD(cut_ids);
+	}
 #undef ADD
 	hash_block(&state, h, &h->primes, sizeof(int64_t));
 	hash_block(&state, h, &h->offsets, sizeof(int64_t));

@@ -112,6 +112,7 @@ static int same_geometry(const struct engram_segment_header *h,
 	return h->data_offset == want->data_offset &&
 	       h->data_bytes == want->data_bytes &&
 	       h->chunk_rows == want->chunk_rows &&
+	       !memcmp(h->cut_ids, want->cut_ids, sizeof(h->cut_ids)) &&
 	       !memcmp((const char *)h + begin, (const char *)want + begin,
 		       end - begin);
 }

@@ -24,6 +24,10 @@ static enum engram_status check_hash(const struct engram_segment_header *h,
 					h->num_cols,
 					h->max_ngram - h->min_ngram + 1,
 					h->num_heads);
+	if (h->num_cuts > ENGRAM_SEGMENT_CUTS)
+		return engram_error_set(err, fault,
+					"%u ids that cut: at most %u",
+					h->num_cuts, ENGRAM_SEGMENT_CUTS);
 	return ENGRAM_OK;
 }
 

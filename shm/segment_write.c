@@ -74,6 +74,8 @@ static void take_fields(const struct engram_segment_spec *spec,
 	h->raw_pad_id = from->raw_pad_id;
 	h->compressed_vocab_size = from->compressed_vocab_size;
 	h->prime_seed = from->prime_seed;
+	h->num_cuts = from->num_cuts;
+	memcpy(h->cut_ids, from->cut_ids, sizeof(h->cut_ids));
 }
 
 static void place_block(struct engram_segment_block *block, uint64_t count,

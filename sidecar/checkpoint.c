@@ -187,6 +187,31 @@ static enum engram_status note_files(struct checkpoint_layer *layer,
 	return ENGRAM_OK;
 }
 
+/* Several raw ids may be one compressed id. */
+static enum engram_status map_cuts(struct checkpoint *c,
+				   const struct model_config *m,
+				   struct engram_error *err)
+{
+	for (uint32_t i = 0; i < m->num_cuts; i++) {
+		const uint32_t raw = m->cut_tokens[i];
+
+		if (raw < c->token_map_len) {
+			c->cut_ids[c->num_cuts++] = c->token_map[raw];
+			continue;
+		}
+		engram_error_set(err, ENGRAM_EGEOMETRY,
+				 "%s: cut token %" PRIu32
+				 " is not among the %" PRIu64
+				 " entries of the token map",
+				 c->dir, raw, c->token_map_len);
+		engram_error_path(err, "hash.cut_tokens");
+		engram_error_fix(err, "give the ids of tokens that the model "
+				      "has");
+		return ENGRAM_EGEOMETRY;
+	}
+	return ENGRAM_OK;
+}
+
 static enum engram_status read_tokens(struct checkpoint *c,
 				      const struct model_config *m,
 				      const struct checkpoint_options *o,
@@ -197,12 +222,15 @@ static enum engram_status read_tokens(struct checkpoint *c,
 	uint32_t file;
 	bool has_map;
 
-	if (m->raw_ids)
-		return identity_map(c, err);
+	if (m->raw_ids) {
+		status = identity_map(c, err);
+		return status ? status : map_cuts(c, m, err);
+	}
 	status = read_token_map(c, o->token_map_file, &has_map, &file, err);
-	if (!status && has_map)
-		common->files[common->count++] = file;
-	return status;
+	if (status || !has_map)
+		return status;
+	common->files[common->count++] = file;
+	return map_cuts(c, m, err);
 }
 
 static enum engram_status read_all(struct checkpoint *c,
@@ -334,6 +362,7 @@ enum engram_status checkpoint_spec(const struct checkpoint *c,
 				.compressed_vocab_size =
 					c->compressed_vocab_size,
 				.prime_seed = c->prime_seed,
+				.num_cuts = c->num_cuts,
 			},
 		.primes = g->primes + (size_t)l * g->num_cols,
 		.offsets = g->offsets + (size_t)l * g->num_cols,
@@ -343,5 +372,6 @@ enum engram_status checkpoint_spec(const struct checkpoint *c,
 		.sources = *sources,
 		.num_sources = layer->num_files,
 	};
+	memcpy(spec->head.cut_ids, c->cut_ids, sizeof(c->cut_ids));
 	return ENGRAM_OK;
 }

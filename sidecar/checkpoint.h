@@ -78,8 +78,10 @@ struct checkpoint {
 	uint32_t compressed_vocab_size;
 	uint32_t prime_seed; /* engram_vocab_size */
 	uint32_t raw_pad_id;
-	int32_t pad_id;	    /* compressed; -1 without a token map */
-	int32_t *token_map; /* [token_map_len] or NULL */
+	int32_t pad_id;	   /* compressed; -1 without a token map */
+	uint32_t num_cuts; /* 0 without a token map */
+	int32_t cut_ids[ENGRAM_SEGMENT_CUTS]; /* compressed */
+	int32_t *token_map;		      /* [token_map_len] or NULL */
 	uint64_t token_map_len;
 	/* for the gate and for users; 0 when config.json lacks them */
 	uint32_t hidden_size;

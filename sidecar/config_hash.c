@@ -63,6 +63,30 @@ static void read_ids(struct json_view *v, struct table_format *f)
 			     "is for compressed ids");
 }
 
+static void read_cuts(struct json_view *v, struct table_format *f)
+{
+	json_t *array =
+		json_view_array(v, "cut_tokens", 1, ENGRAM_SEGMENT_CUTS);
+	char where[64];
+	size_t i;
+
+	for (i = 0; i < json_array_size(array); i++) {
+		const json_t *value = json_array_get(array, i);
+		const json_int_t id = json_integer_value(value);
+
+		snprintf(where, sizeof(where), "cut_tokens[%zu]", i);
+		if (!json_is_integer(value) || id < 0 || id >= f->vocab_size) {
+			config_fault(v, where,
+				     "give the raw id of a token that ends a "
+				     "text",
+				     "must be an integer from 0 to %" PRIu32,
+				     f->vocab_size - 1);
+			return;
+		}
+		f->cut_tokens[f->num_cuts++] = (uint32_t)id;
+	}
+}
+
 /* One layer's numbers. */
 static void read_row(struct json_view *v, const char *key, size_t layer,
 		     const json_t *row, size_t count, int64_t max, int64_t *out)
@@ -156,6 +180,7 @@ void config_read_hash(struct json_view *top, struct table_format *f)
 	read_layers(&v, f);
 	read_ngrams(&v, f);
 	read_ids(&v, f);
+	read_cuts(&v, f);
 	read_moduli(&v, f);
 	read_multipliers(&v, f);
 	config_section_end(top, &v);

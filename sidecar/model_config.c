@@ -145,6 +145,8 @@ void model_config_of_format(const struct table_format *f,
 	out->vocab_size = f->vocab_size;
 	out->raw_pad_id = f->raw_pad_id;
 	out->raw_ids = f->raw_ids;
+	out->num_cuts = f->num_cuts;
+	memcpy(out->cut_tokens, f->cut_tokens, sizeof(out->cut_tokens));
 	out->moduli = f->moduli;
 	out->multipliers = f->multipliers;
 }

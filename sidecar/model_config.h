@@ -20,6 +20,8 @@ struct model_config {
 	uint32_t compressed_vocab_size;
 	uint32_t raw_pad_id;
 	bool raw_ids;
+	uint32_t num_cuts;
+	uint32_t cut_tokens[ENGRAM_SEGMENT_CUTS]; /* raw ids */
 	/* of the format; NULL: derived */
 	const int64_t *moduli, *multipliers;
 	/* 0 when absent */

@@ -34,6 +34,8 @@ struct table_format {
 	uint32_t vocab_size;  /* raw ids are below this; 0: unknown */
 	uint32_t compressed_vocab_size;
 	uint32_t raw_pad_id;
+	uint32_t num_cuts;
+	uint32_t cut_tokens[ENGRAM_SEGMENT_CUTS]; /* raw ids */
 };
 
 /* A released model's: fp8 with one ue8m0 scale for 32 codes. */

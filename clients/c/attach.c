@@ -165,7 +165,8 @@ static int same_geometry(const struct engram_segment_header *a,
 	       a->dim == b->dim && a->block_size == b->block_size &&
 	       a->min_ngram == b->min_ngram && a->max_ngram == b->max_ngram &&
 	       a->num_heads == b->num_heads && a->num_cols == b->num_cols &&
-	       a->pad_id == b->pad_id &&
+	       a->pad_id == b->pad_id && a->num_cuts == b->num_cuts &&
+	       !memcmp(a->cut_ids, b->cut_ids, sizeof(a->cut_ids)) &&
 	       a->token_map.count == b->token_map.count &&
 	       !strcmp(a->instance, b->instance);
 }

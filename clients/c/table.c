@@ -159,7 +159,11 @@ enum engram_status engram_hash_params(const engram_table *table,
 		.token_map = engram_segment_at(h, &h->token_map),
 		.token_map_len = (int64_t)h->token_map.count,
 		.pad_id = h->pad_id,
+		.num_cuts = h->num_cuts,
 	};
+	_Static_assert(sizeof(out->cut_ids) == sizeof(h->cut_ids),
+		       "as many in the segment as in the parameters");
+	memcpy(out->cut_ids, h->cut_ids, sizeof(out->cut_ids));
 	return ENGRAM_OK;
 }
 

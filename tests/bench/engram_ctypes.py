@@ -31,7 +31,8 @@ class HashParams(ctypes.Structure):
     _fields_ = _fields(
         (U32, "num_layers min_ngram max_ngram num_heads"),
         (P, "multipliers primes offsets token_map"),
-        (I64, "token_map_len"), (I32, "pad_id"))
+        (I64, "token_map_len"), (I32, "pad_id"), (U32, "num_cuts"),
+        (I32 * 8, "cut_ids"))
 
 
 class HashBatch(ctypes.Structure):

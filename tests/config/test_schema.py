@@ -17,8 +17,9 @@ EXAMPLES = sorted((TOP / "config/examples").glob("*.json"))
 BAD = sorted((TOP / "tests/bad/config").iterdir())
 # What only engramd can tell: other members, names of the host, the length of
 # a default path, units out of range.
-ENGRAMD_ONLY = {"duplicate_key", "gid_unknown", "hash_min_above_max",
-                "hash_moduli_columns", "hash_moduli_layers",
+ENGRAMD_ONLY = {"duplicate_key", "gid_unknown", "hash_cut_outside",
+                "hash_min_above_max", "hash_moduli_columns",
+                "hash_moduli_layers",
                 "hash_multipliers_columns", "hash_multipliers_wrap",
                 "hash_pad_outside", "rows_block_divides",
                 "table_twice", "threads_real", "uid_unknown"}

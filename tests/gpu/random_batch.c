@@ -55,6 +55,10 @@ static void make_params(struct hash_case *c, struct rng *rng)
 	c->cols = (int64_t)(p->max_ngram - p->min_ngram + 1) * p->num_heads;
 	make_layers(c, rng);
 	p->token_map_len = vocab;
+	if (rng_percent(rng, 40))
+		p->num_cuts = (uint32_t)rng_in(rng, 1, ENGRAM_CUTS_MAX);
+	for (uint32_t i = 0; i < p->num_cuts; i++)
+		p->cut_ids[i] = (int32_t)rng_in(rng, 0, vocab - 1);
 	c->pad_raw = (int32_t)rng_in(rng, 0, vocab - 1);
 	p->pad_id = c->pad_raw;
 	if (rng_percent(rng, 20))

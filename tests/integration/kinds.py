@@ -88,14 +88,16 @@ class Geometry:
                 self.multipliers[layer] = [2 * x + 1 for x in numpy_integers(
                     10007 * layer, bound, self.max)]
 
-    def ids(self, layer, tokens, pad):
+    def ids(self, layer, tokens, pad, cuts=()):
         """tokens: compressed, oldest first; a list of row numbers for each
         token."""
         out = []
         for at in range(len(tokens)):
-            rolling, row = 0, []
+            rolling, row, ended = 0, [], False
             for back in range(self.max):
                 value = tokens[at - back] if back <= at else pad
+                ended = ended or back > 0 and value in cuts
+                value = pad if ended else value
                 rolling ^= value * self.multipliers[layer][back]
                 if back + 1 < self.min:
                     continue
@@ -234,4 +236,6 @@ class Model:
 
     def ids(self, layer, tokens):
         return self.geometry.ids(layer, [self.map[t] for t in tokens],
-                                 self.map[self.hash["pad_id"]])
+                                 self.map[self.hash["pad_id"]],
+                                 [self.map[t] for t in
+                                  self.hash.get("cut_tokens", ())])

@@ -23,6 +23,8 @@ def small(table, vocab=300, start=40):
     hash_ = table["hash"]
     hash_["vocab_size"] = vocab
     hash_["pad_id"] %= vocab
+    if "cut_tokens" in hash_:
+        hash_["cut_tokens"] = [t % vocab for t in hash_["cut_tokens"]]
     if "compressed_vocab_size" in hash_:
         hash_["compressed_vocab_size"] = vocab * 3 // 4
     if "prime_start" in hash_:
@@ -56,6 +58,11 @@ KINDS = {
                            "tensor_scale": 0.0123}),
     "blocks of 128": kind({"dim": 256, "block": 128}),
     "blocks of 8": kind({"dim": 40, "block": 8, "multiple": 1000}),
+    "texts that end": kind({"dim": 32}, max_ngram=4,
+                           cut_tokens=[299, 12, 30, 31]),
+    "compressed texts that end": kind(
+        {"dim": 32}, ids="compressed", compressed_vocab_size=40, max_ngram=5,
+        cut_tokens=[12, 13]),
     "trigrams only": kind({"dim": 32}, min_ngram=3, heads=5),
     "from single tokens on": kind({"dim": 32}, min_ngram=1, max_ngram=2),
     "moduli that are no primes": kind(
@@ -94,6 +101,8 @@ def test_end_to_end(name, layout, make, tmp_path):
     for count in (1, 2, 40):
         tokens = rng.choices(range(model.hash["vocab_size"]), k=count)
         tokens[0] = model.hash["vocab_size"] - 1
+        for at in range(3, count, 5):
+            tokens[at] = rng.choice(model.hash.get("cut_tokens", tokens))
         got = hashed(sidecar, table["name"], tokens)
         assert list(got) == model.hash["layers"]
         for layer in got:
@@ -263,6 +272,35 @@ def test_config_json_is_not_asked(make, tmp_path):
                                     checkpoint=str(checkpoint),
                                     **more)["job"])
     assert job["error"]["data"]["name"] == "CheckpointInvalid"
+
+
+def test_cut_token_outside_the_map(shared, tmp_path):
+    """The model's vocabulary may be larger than its map."""
+    table = kind({"dim": 32}, ids="compressed", compressed_vocab_size=200,
+                 vocab_size=300, cut_tokens=[299])
+    model = kinds.Model(table)
+    model.map = list(range(200))
+    client = shared.client()
+    job = client.finish(client.call(
+        "load", table="bad", rows=table["rows"], hash=table["hash"],
+        checkpoint=str(model.write(tmp_path / "checkpoint")))["job"])
+    assert job["error"]["data"]["name"] == "GeometryMismatch"
+    assert job["error"]["data"]["path"] == "hash.cut_tokens"
+
+
+def test_cuts_are_content(make, tmp_path):
+    """Other cuts are other content, and another table to adopt."""
+    table = KINDS["texts that end"]
+    model = kinds.Model(table)
+    where = {"checkpoint": str(model.write(tmp_path / "c")),
+             "load": "on_demand"}
+    other = {**table["hash"], "cut_tokens": [298, 12, 30, 31]}
+    sidecar = make([{**table, **where, "name": "a"},
+                    {**table, **where, "name": "b", "hash": other}])
+    client = sidecar.client()
+    client.load("a")
+    client.load("b")
+    assert client.table("a")["content_id"] != client.table("b")["content_id"]
 
 
 def test_layers_of_it(make, tmp_path):

@@ -41,14 +41,15 @@ def truncated(value, prime):
     return -rest if value < 0 else rest
 
 
-def hash_token(request, index, layer, token_map, pad):
+def hash_token(request, index, layer, token_map, pad, cuts=()):
     """All columns of one token; layer = (multipliers, primes[ngram][head],
     offsets[ngram][head])."""
     multipliers, primes, offsets = layer
     row, rolling, blocked = [], 0, False
     for back, multiplier in enumerate(multipliers):
         value = source(request, index, back, token_map, pad)
-        blocked = blocked or value == DEAD
+        # A token that ends a text is dead to those after it.
+        blocked = blocked or value == DEAD or (back > 0 and value in cuts)
         rolling ^= (pad if blocked else value) * multiplier
         if back:
             row += [truncated(rolling, prime) + offset for prime, offset

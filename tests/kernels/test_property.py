@@ -13,7 +13,8 @@ from hash_model import DEAD, Request
 HashParams = structure(
     "HashParams", (U32, "num_layers min_ngram max_ngram num_heads"),
     (P, "multipliers primes offsets token_map"), (I64, "token_map_len"),
-    (ctypes.c_int32, "pad_id"))
+    (ctypes.c_int32, "pad_id"), (U32, "num_cuts"),
+    (ctypes.c_int32 * 8, "cut_ids"))
 HashBatch = structure(
     "HashBatch", (I64, "num_tokens"), (P, "input_ids"), (I64, "input_stride"),
     (P, "dead_mask"), (I64, "dead_stride"), (P, "positions"),
@@ -50,6 +51,8 @@ class Table:
         compressed = rng.randint(1, self.vocab)
         self.map = [rng.randrange(compressed) for _ in range(self.vocab)]
         self.pad = rng.randrange(compressed)
+        self.cuts = [rng.randrange(compressed) for _ in
+                     range(rng.choice([0, 0, 1, 2, 8]))]
         cols = (self.ngram - 1) * self.heads
         bound = (2**63 - 1) // compressed
         top = rng.choice([3, 1000, 2**24, 2**31 - 1])
@@ -70,14 +73,16 @@ class Table:
         return HashParams(
             self.layers, 2, self.ngram, self.heads,
             *(ctypes.addressof(x) for x in arrays), token_map.ctypes.data,
-            self.vocab, self.pad)
+            self.vocab, self.pad, len(self.cuts),
+            (ctypes.c_int32 * 8)(*self.cuts))
 
     def model(self, requests):
         shape = self.ngram - 1, self.heads
         layers = [(m.tolist(), p.reshape(shape).tolist(),
                    o.reshape(shape).tolist()) for m, p, o in
                   zip(self.multipliers, self.primes, self.offsets)]
-        return [[hash_model.hash_token(r, i, layer, self.map, self.pad)
+        return [[hash_model.hash_token(r, i, layer, self.map, self.pad,
+                                       self.cuts)
                  for layer in layers]
                 for r in requests for i in range(len(r.ids))]
 

@@ -194,9 +194,9 @@ static void test_damaged_page(void)
 		 "page of engramd"},
 		{PAGE_FIELD(abi_version), 0, ENGRAM_ENOTREADY,
 		 "map control page: the page is still being written"},
-		{PAGE_FIELD(abi_version), 2, ENGRAM_EVERSION,
-		 "map control page: the page has ABI version 2, this program "
-		 "reads 1"},
+		{PAGE_FIELD(abi_version), 3, ENGRAM_EVERSION,
+		 "map control page: the page has ABI version 3, this program "
+		 "reads 2"},
 		{PAGE_FIELD(page_bytes), 4096, ENGRAM_EDAMAGED,
 		 "map control page: 4096 bytes with 64 tables, not 16632 with "
 		 "64"},

@@ -26,6 +26,7 @@ static const struct model_token texts[2][TOKENS] = {
 static const int32_t block_table[2][3] = {{4, 1, 0}, {2, 5, 0}};
 
 static int32_t want[2][TOKENS][ROW];
+static const struct engram_hash_params *params_now = &model_params;
 
 static int64_t slot_of(int text, int64_t position)
 {
@@ -116,7 +117,7 @@ static void check(const struct chunk *c)
 			continue;
 		memset(out, 0xee, sizeof(out));
 		assert_int_equal(
-			engram_cpu_hash(&model_params, &c->batch, out[0], &err),
+			engram_cpu_hash(params_now, &c->batch, out[0], &err),
 			ENGRAM_OK);
 		for (at = 0; at < c->batch.num_tokens; at++) {
 			int r = at >= c->bounds[1];
@@ -194,6 +195,54 @@ static void test_window_before_cache(void **state)
 	for (int r = 0; r < 2; r++)
 		c.window[r][1] = c.window[r][2] = -1;
 	check(&c);
+}
+
+/* What a token's n-grams are when those before it that end a text are dead. */
+static void want_cut(const struct engram_hash_params *p)
+{
+	int32_t out[TOKENS][ROW];
+
+	for (int r = 0; r < 2; r++)
+		for (int t = 0; t < TOKENS; t++) {
+			struct model_token text[TOKENS];
+
+			memcpy(text, texts[r], sizeof(text));
+			for (int i = 0; i < t; i++)
+				for (uint32_t k = 0; k < p->num_cuts; k++)
+					if (model_compress(text[i].id) ==
+					    p->cut_ids[k])
+						text[i].dead = 1;
+			model_hash(text, TOKENS, out[0]);
+			memcpy(want[r][t], out[t], sizeof(out[t]));
+		}
+}
+
+/* The same whether the token that ends a text is in the batch, the window or
+ * the cache. */
+static void test_cuts(void **state)
+{
+	struct engram_hash_params params = model_params;
+	struct engram_error err;
+	struct chunk c;
+
+	params.num_cuts = 2;
+	params.cut_ids[0] = model_compress(12);
+	params.cut_ids[1] = model_compress(49);
+	want_cut(&params);
+	params_now = &params;
+	test_whole(state);
+	test_chunks_with_lookback(state);
+	test_chunks_with_slot_cache(state);
+	test_window_before_cache(state);
+	params_now = &model_params;
+	for (int r = 0; r < 2; r++)
+		model_hash(texts[r], TOKENS, want[r][0]);
+
+	fill(&c, 0, 1);
+	params.num_cuts = ENGRAM_CUTS_MAX + 1;
+	assert_int_equal(engram_cpu_hash(&params, &c.batch, want[0][0], &err),
+			 ENGRAM_EINVAL);
+	assert_string_equal(err.path, "num_cuts");
 }
 
 /* Neither window nor cache: the pad id stands in and blocks nothing. */
@@ -483,6 +532,7 @@ int main(void)
 		cmocka_unit_test(test_chunks_with_lookback),
 		cmocka_unit_test(test_chunks_with_slot_cache),
 		cmocka_unit_test(test_window_before_cache),
+		cmocka_unit_test(test_cuts),
 		cmocka_unit_test(test_unknown_is_pad),
 		cmocka_unit_test(test_zero_tokens),
 		cmocka_unit_test(test_all_padding_leaves_the_cache),
