@@ -194,13 +194,19 @@ enum engram_status engram_cuda_table_hash(engram_cuda_table *table,
 	return status ? engram_set_last_error(&err) : ENGRAM_OK;
 }
 
-static struct engram_lookup_args lookup_args(
+/* May the layer be looked up?  Then what the kernel is to be told. */
+static enum engram_status begin_lookup(
 	const struct engram_cuda_table *t, uint32_t layer,
-	const struct engram_cuda_lookup_params *params)
+	const struct engram_cuda_lookup_params *params,
+	struct engram_lookup_args *args)
 {
-	const struct engram_shard *shard = &t->layers[layer].shard;
+	enum engram_status status = check_layer(t, layer);
+	const struct engram_shard *shard;
 
-	return (struct engram_lookup_args){
+	if (status)
+		return status;
+	shard = &t->layers[layer].shard;
+	*args = (struct engram_lookup_args){
 		.ids = params->ids,
 		.ids_token_stride = params->ids_token_stride,
 		.ids_head_stride = params->ids_head_stride,
@@ -210,6 +216,7 @@ static struct engram_lookup_args lookup_args(
 		.total_heads = t->num_cols,
 		.misses = &t->counters->misses,
 	};
+	return ENGRAM_OK;
 }
 
 enum engram_status engram_cuda_table_lookup(
@@ -217,13 +224,12 @@ enum engram_status engram_cuda_table_lookup(
 	const struct engram_cuda_lookup_params *params, uint16_t *out,
 	engram_stream stream)
 {
-	enum engram_status status = check_layer(table, layer);
 	struct engram_lookup_args args;
 	struct engram_error err;
+	enum engram_status status = begin_lookup(table, layer, params, &args);
 
 	if (status)
 		return status;
-	args = lookup_args(table, layer, params);
 	status = engram_cuda_lookup(&table->sources[layer], &args, out,
 				    &params->grid, stream, &err);
 	return status ? engram_set_last_error(&err) : ENGRAM_OK;
@@ -234,13 +240,12 @@ enum engram_status engram_cuda_table_lookup_raw(
 	const struct engram_cuda_lookup_params *params,
 	const struct engram_raw_out *out, engram_stream stream)
 {
-	enum engram_status status = check_layer(table, layer);
 	struct engram_lookup_args args;
 	struct engram_error err;
+	enum engram_status status = begin_lookup(table, layer, params, &args);
 
 	if (status)
 		return status;
-	args = lookup_args(table, layer, params);
 	status = engram_cuda_lookup_raw(&table->sources[layer], &args, out,
 					&params->grid, stream, &err);
 	return status ? engram_set_last_error(&err) : ENGRAM_OK;

@@ -28,7 +28,8 @@ struct step_task {
 	struct step_layer layers[MAX_LAYERS];
 	uint32_t head_begin, local_heads;
 	uint32_t rows; /* of a layer: num_tokens * local_heads */
-	unsigned long long *misses, *rejects;
+	uint64_t *misses;
+	unsigned long long *rejects;
 };
 
 /* What this lane adds to the rolling hash of its row: its source, or the pad
@@ -124,9 +125,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 	for (uint32_t i = blockIdx.x * WARPS + threadIdx.x / WARP;
 	     i < tiles * task.params.num_layers; i += step)
 		step_tile(task, i / tiles, i % tiles * DEPTH, &misses);
-	misses = __reduce_add_sync(~0u, misses);
-	if (misses && task.misses && threadIdx.x % WARP == 0)
-		atomicAdd(task.misses, (unsigned long long)misses);
+	count_misses(task.misses, misses);
 }
 
 static struct engram_lookup_args args_of(
@@ -217,7 +216,7 @@ static enum engram_status one_launch(const struct engram_hash_params *params,
 	task.head_begin = step->head_begin;
 	task.local_heads = step->local_heads;
 	task.rows = (uint32_t)batch->num_tokens * step->local_heads;
-	task.misses = (unsigned long long *)step->misses;
+	task.misses = step->misses;
 	task.rejects = (unsigned long long *)step->rejects;
 	for (uint32_t i = 0; i < params->num_layers; i++)
 		task.layers[i] = (struct step_layer){

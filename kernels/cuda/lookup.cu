@@ -37,7 +37,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 		if (RAW && task.raw.scales && scaled)
 			store_scales(task, rows, first, count, index, lane);
 	}
-	count_misses(task, misses);
+	count_misses(task.args.misses, misses);
 }
 
 /* ---- which kernel ---- */

@@ -155,12 +155,12 @@ static __device__ __forceinline__ void store_scales(
 	}
 }
 
-static __device__ __forceinline__ void count_misses(
-	const struct lookup_task &task, uint32_t misses)
+static __device__ __forceinline__ void count_misses(uint64_t *counter,
+						    uint32_t misses)
 {
 	misses = __reduce_add_sync(~0u, misses);
-	if (misses && task.args.misses && threadIdx.x % WARP == 0)
-		atomicAdd((unsigned long long *)task.args.misses,
+	if (misses && counter && threadIdx.x % WARP == 0)
+		atomicAdd((unsigned long long *)counter,
 			  (unsigned long long)misses);
 }
 
