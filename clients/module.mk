@@ -13,7 +13,8 @@ LIBENGRAM_SO := $B/lib/libengram.so
 LIBENGRAM_REAL := $(LIBENGRAM_SO).$(VERSION)
 LIBENGRAM_SONAME := libengram.so.$(SOVERSION)
 LIBENGRAM_A := $B/lib/libengram.a
-LIBENGRAM_HEADERS := clients/c/engram.h shm/engram_error.h \
+LIBENGRAM_HEADERS := clients/c/engram.h clients/c/engram_gather.h \
+	shm/engram_error.h \
 	shm/engram_status.h kernels/engram_comm.h \
 	kernels/engram_geometry.h kernels/engram_kernels.h
 

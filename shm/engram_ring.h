@@ -185,6 +185,10 @@ static inline uint32_t engram_ring_flag_of(uint32_t seq,
 /* Is the slot free, if its last post was `seq` (0: none)? */
 int engram_ring_idle(const struct engram_ring *ring, uint32_t slot,
 		     uint32_t seq);
+/* The same, waiting until `deadline_ns`: it follows the last flag by a
+ * moment. */
+int engram_ring_await_idle(const struct engram_ring *ring, uint32_t slot,
+			   uint32_t seq, uint64_t deadline_ns);
 /* Rows of a chunk so that a batch has at most `flags` of them. */
 uint32_t engram_ring_flag_rows(uint32_t num_rows, uint32_t flags);
 /* Post; the ids are in place.  `post->seq` is the next of the slot. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -40,6 +41,26 @@ int engram_ring_idle(const struct engram_ring *ring, uint32_t slot,
 	const struct engram_ring_slot *s = engram_ring_slot(ring, slot);
 
 	return __atomic_load_n(&s->answer.finished, __ATOMIC_ACQUIRE) == seq;
+}
+
+int engram_ring_await_idle(const struct engram_ring *ring, uint32_t slot,
+			   uint32_t seq, uint64_t deadline_ns)
+{
+	uint64_t began = 0, now;
+
+	for (uint32_t i = 0; !engram_ring_idle(ring, slot, seq); i++) {
+		relax();
+		if (i % SPINS)
+			continue;
+		now = now_ns();
+		began = began ? began : now;
+		if (now >= deadline_ns)
+			return 0;
+		/* whoever is to finish it may want this core */
+		if (now - began > SPIN_NS)
+			sched_yield();
+	}
+	return 1;
 }
 
 uint32_t engram_ring_flag_rows(uint32_t num_rows, uint32_t flags)
@@ -182,7 +203,6 @@ int engram_ring_read_post(const struct engram_ring *ring, uint32_t slot,
 	    engram_ring_flags(out) <= ENGRAM_RING_FLAGS)
 		return 1;
 	/* Whoever waits for any flag is told. */
-	out->seq &= ENGRAM_RING_SEQ_MAX;
 	out->num_rows = ENGRAM_RING_FLAGS * ENGRAM_RING_FLAG_UNIT;
 	out->flag_rows = ENGRAM_RING_FLAG_UNIT;
 	return 0;

@@ -47,6 +47,7 @@ static void count(struct server *server, int delta)
 static void client_free(struct client *client)
 {
 	job_waits_forget(client);
+	gather_client_ended(&client->server->gather, client);
 	end_leases(client);
 	TAILQ_REMOVE(&client->server->clients, client, entry);
 	count(client->server, -1);
@@ -140,6 +141,7 @@ void clients_finish(struct server *server)
 
 	TAILQ_FOREACH(client, &server->clients, entry)
 	{
+		gather_client_ended(&server->gather, client);
 		end_leases(client);
 		conn_finish(client->conn);
 	}

@@ -13,6 +13,7 @@ static void read_all(struct json_view *v, struct config *config)
 	config_read_log(v, config);
 	config_read_memory(v, config);
 	config_read_loader(v, config);
+	config_read_gather(v, config);
 	config_read_limits(v, config);
 	config_read_tables(v, config);
 }
@@ -91,6 +92,7 @@ void config_free(struct config *config)
 	free(config->instance);
 	free(config->socket);
 	free(config->socket_group);
+	free(config->gather.cores);
 	json_decref(config->json);
 	free(config);
 }

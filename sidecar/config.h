@@ -14,6 +14,7 @@
 #include "engram_control.h"
 #include "engram_error.h"
 #include "engram_segment.h"
+#include "gather_pool.h"
 #include "json.h"
 #include "loader.h"
 #include "table_format.h"
@@ -60,6 +61,7 @@ struct config {
 	enum memory_lock lock;
 	enum adopt_mode adopt;
 	struct loader_options loader;
+	struct gather_options gather;
 	uint32_t max_connections;
 	struct config_table *tables;
 	size_t num_tables;

@@ -31,6 +31,7 @@ struct conn {
 	char *in;
 	size_t in_len, in_size;
 	size_t in_scanned; /* bytes known to have no newline */
+	int in_fd;
 	struct message_list out;
 	size_t out_bytes;
 	bool reading; /* `readable` is added */
@@ -68,8 +69,18 @@ void conn_free(struct conn *conn)
 	if (conn->deadline)
 		event_free(conn->deadline);
 	close(conn->fd);
+	if (conn->in_fd >= 0)
+		close(conn->in_fd);
 	free(conn->in);
 	free(conn);
+}
+
+int conn_take_fd(struct conn *conn)
+{
+	int fd = conn->in_fd;
+
+	conn->in_fd = -1;
+	return fd;
 }
 
 static void conn_close(struct conn *conn)
@@ -197,6 +208,9 @@ static enum taken take_lines(struct conn *conn)
 		conn->in_len -= begin;
 		conn->in_scanned -= begin;
 	}
+	/* What came with those lines, and they did not want. */
+	if (!conn->in_len && conn->in_fd >= 0)
+		close(conn_take_fd(conn));
 	if (taken == TAKEN_ALL && conn->in_len == ENGRAM_LINE_MAX)
 		conn->ops->too_long(conn->owner);
 	return taken;
@@ -236,8 +250,9 @@ static bool receive(struct conn *conn)
 {
 	char waste[4096];
 	char *to = waste;
-	size_t room = sizeof(waste);
+	size_t room = sizeof(waste), num_fds = 0;
 	ssize_t n;
+	int fd;
 
 	if (!conn_finishing(conn)) {
 		if (!grow(conn))
@@ -247,12 +262,16 @@ static bool receive(struct conn *conn)
 		if (room == 0)
 			return true;
 	}
-	/* Without room for control data, the kernel drops the descriptors
-	 * that a peer may send. */
-	do
-		n = recv(conn->fd, to, room, MSG_DONTWAIT);
-	while (n < 0 && errno == EINTR);
-	if (n < 0 && errno == EAGAIN)
+	/* One at most is kept, the last: a peer can have no more than that of
+	 * our descriptors.  With none left, what was read is lost, and the
+	 * connection with it. */
+	n = engram_wire_recv(conn->fd, to, room, &fd, &num_fds, 1);
+	if (num_fds) {
+		if (conn->in_fd >= 0)
+			close(conn->in_fd);
+		conn->in_fd = fd;
+	}
+	if (n == -EAGAIN)
 		return true;
 	if (n <= 0)
 		return false;
@@ -323,6 +342,7 @@ struct conn *conn_new(struct event_base *base, int fd,
 	if (!conn)
 		return NULL;
 	conn->fd = fd;
+	conn->in_fd = -1;
 	conn->ops = ops;
 	conn->owner = owner;
 	TAILQ_INIT(&conn->out);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One connection as a stream of lines: nonblocking, bounded both ways, with
- * descriptors attached to outgoing lines.  Knows nothing of JSON or of what
- * the lines mean.  Loop thread only.
+ * descriptors attached to outgoing lines, and one to an incoming one.  Knows
+ * nothing of JSON or of what the lines mean.  Loop thread only.
  *
  * Input is buffered up to one line of ENGRAM_LINE_MAX.  While more than
  * CONN_OUT_PAUSE bytes wait to be read by the peer, no further line is taken
@@ -58,6 +58,10 @@ void conn_free(struct conn *conn);
  */
 enum engram_status conn_send(struct conn *conn, char *text, size_t len,
 			     const struct conn_fds *fds);
+
+/* The descriptor that came last with what has been read and that nobody has
+ * taken, or -1; the caller closes it. */
+int conn_take_fd(struct conn *conn);
 
 /* Send what is queued, then close; reads and discards meanwhile, for a few
  * seconds at most. */

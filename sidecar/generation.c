@@ -100,3 +100,29 @@ void generation_layer_map(const struct generation_layer *layer,
 		.row_end = h->rows,
 	};
 }
+
+void generation_layer_rows(const struct generation_layer *layer,
+			   int64_t row_begin, int64_t row_end,
+			   struct engram_rows *rows)
+{
+	const char *base = engram_segment_writer_base(layer->writer);
+	const struct engram_segment_header *h = layer->header;
+
+	*rows = (struct engram_rows){
+		.codes = base + h->codes_offset +
+			 (uint64_t)row_begin * h->code_stride,
+		.scales = h->scale_stride ? base + h->scales_offset +
+						    (uint64_t)row_begin *
+							    h->scale_stride
+					  : NULL,
+		.code_stride_bytes = (int64_t)h->code_stride,
+		.scale_stride_bytes = (int64_t)h->scale_stride,
+		.row_begin = row_begin,
+		.row_end = row_end,
+		.dtype = h->dtype,
+		.scale_scheme = h->scale_scheme,
+		.dim = h->dim,
+		.block_size = h->block_size,
+		.tensor_scale = h->tensor_scale,
+	};
+}

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engram_kernels.h"
 #include "engram_segment.h"
 #include "loader.h"
 
@@ -54,5 +55,9 @@ void generation_put(void *gen);
 /* The whole of a layer as the loader's and the verifier's view. */
 void generation_layer_map(const struct generation_layer *layer,
 			  struct engram_segment_map *map);
+/* Some of its rows, for the kernels. */
+void generation_layer_rows(const struct generation_layer *layer,
+			   int64_t row_begin, int64_t row_end,
+			   struct engram_rows *rows);
 
 #endif

@@ -64,6 +64,7 @@ struct lease *lease_find(const struct client *client, uint64_t id)
 
 void lease_end(struct lease *lease)
 {
+	gather_lease_ended(&lease->client->server->gather, lease);
 	LIST_REMOVE(lease, entry);
 	table_lease(lease->table, -1, lease->writable);
 	/* Last: it may start the freeing of the table. */

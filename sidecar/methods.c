@@ -21,6 +21,8 @@
 
 #define TABLE	     STRING("table", true, "name of a table")
 #define JOB	     INTEGER("job", true, 1, ID_MAX, "number of a job")
+#define LEASE	     INTEGER("lease", true, 1, ID_MAX, "number of a lease")
+#define RING	     INTEGER("ring", true, 1, ID_MAX, "number of a ring")
 #define LAYERS(text) LIST("layers", RPC_INTEGERS, 1, ENGRAM_LAYERS_MAX, text)
 
 const struct rpc_method rpc_methods[] = {
@@ -85,7 +87,27 @@ const struct rpc_method rpc_methods[] = {
 	 "end a lease of this connection",
 	 RPC_READ,
 	 method_detach,
-	 {INTEGER("lease", true, 1, ID_MAX, "number of a lease")}},
+	 {LEASE}},
+	{"gather.open",
+	 "have rows gathered through the ring that comes with this",
+	 RPC_READ,
+	 method_gather_open,
+	 {LEASE}},
+	{"gather.bind",
+	 "have rows of another lease gathered through a ring",
+	 RPC_READ,
+	 method_gather_bind,
+	 {RING, LEASE}},
+	{"gather.close",
+	 "let go of a ring; the answer comes once nobody writes to it",
+	 RPC_READ,
+	 method_gather_close,
+	 {RING}},
+	{"gather.wake",
+	 "have sleeping gather threads look at the rings",
+	 RPC_READ,
+	 method_gather_wake,
+	 {{0}}},
 	{"verify",
 	 "read a table back and compare its checksums",
 	 RPC_CHANGE,

@@ -33,6 +33,11 @@ RPC_METHOD_DECL(method_verify);
 /* methods_attach.c */
 RPC_METHOD_DECL(method_attach);
 RPC_METHOD_DECL(method_detach);
+/* methods_gather.c */
+RPC_METHOD_DECL(method_gather_open);
+RPC_METHOD_DECL(method_gather_bind);
+RPC_METHOD_DECL(method_gather_close);
+RPC_METHOD_DECL(method_gather_wake);
 /* methods_job.c */
 RPC_METHOD_DECL(method_job_get);
 RPC_METHOD_DECL(method_job_wait);
@@ -40,6 +45,8 @@ RPC_METHOD_DECL(method_job_cancel);
 
 /* The table that the parameter `table` names; NULL with ENGRAM_ENOTFOUND. */
 struct table *method_table(struct rpc_call *call, struct engram_error *err);
+/* The lease that the parameter `lease` names; NULL with ENGRAM_ENOTFOUND. */
+struct lease *method_lease(struct rpc_call *call, struct engram_error *err);
 /* A job has ended: answer those who wait for it. */
 void job_waits_answer(struct server *server, struct job *job);
 /* A connection has ended: forget what it waits for. */

@@ -222,19 +222,27 @@ RPC_METHOD_DECL(method_attach)
 	return ENGRAM_OK;
 }
 
-RPC_METHOD_DECL(method_detach)
+struct lease *method_lease(struct rpc_call *call, struct engram_error *err)
 {
 	uint64_t id = (uint64_t)rpc_integer(call, "lease", 0);
 	struct lease *lease = lease_find(call->client, id);
 
-	if (!lease) {
-		engram_error_set(err, ENGRAM_ENOTFOUND,
-				 "this connection has no lease %llu",
-				 (unsigned long long)id);
-		engram_error_fix(err, "`clients` lists the leases");
-		engram_error_path(err, "lease");
+	if (lease)
+		return lease;
+	engram_error_set(err, ENGRAM_ENOTFOUND,
+			 "this connection has no lease %llu",
+			 (unsigned long long)id);
+	engram_error_fix(err, "`clients` lists the leases");
+	engram_error_path(err, "lease");
+	return NULL;
+}
+
+RPC_METHOD_DECL(method_detach)
+{
+	struct lease *lease = method_lease(call, err);
+
+	if (!lease)
 		return ENGRAM_ENOTFOUND;
-	}
 	lease_end(lease);
 	events_client(call->server, call->client, "detached");
 	return ENGRAM_OK;

@@ -9,6 +9,17 @@ static bool differ(const char *a, const char *b)
 	return strcmp(a ? a : "", b ? b : "") != 0;
 }
 
+static bool gathers_differ(const struct gather_options *a,
+			   const struct gather_options *b)
+{
+	return a->off != b->off || a->threads != b->threads ||
+	       a->num_cores != b->num_cores || a->spin_us != b->spin_us ||
+	       a->idle_ms != b->idle_ms || a->unit_rows != b->unit_rows ||
+	       a->ring_bytes != b->ring_bytes ||
+	       (a->num_cores &&
+		memcmp(a->cores, b->cores, a->num_cores * sizeof(*a->cores)));
+}
+
 /* The first key that a running sidecar can not change, or NULL. */
 static const char *fixed_key(const struct config *a, const struct config *b)
 {
@@ -23,6 +34,8 @@ static const char *fixed_key(const struct config *a, const struct config *b)
 	if (a->backing.kind != b->backing.kind ||
 	    differ(a->backing.dir, b->backing.dir))
 		return "memory.backing";
+	if (gathers_differ(&a->gather, &b->gather))
+		return "gather";
 	return NULL;
 }
 

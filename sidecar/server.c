@@ -269,6 +269,9 @@ static enum engram_status start(struct server *server, struct engram_error *err)
 	if (!status)
 		status = add_events(server, err);
 	if (!status)
+		status = gather_start(&server->gather, server->base,
+				      &config->gather, err);
+	if (!status)
 		status = listener_open(server->base, &options,
 				       &server->listener, err);
 	if (status)
@@ -305,6 +308,7 @@ static void finish(struct server *server)
 	 * keep the last names from being removed. */
 	mask_signals(SIG_BLOCK);
 	clients_free(server);
+	gather_stop(&server->gather);
 	listener_close(server->listener);
 	if (server->tables.jobs) {
 		tables_free(&server->tables);

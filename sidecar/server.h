@@ -15,6 +15,7 @@
 #include "config.h"
 #include "conn.h"
 #include "engram_control.h"
+#include "gather.h"
 #include "jobs.h"
 #include "listener.h"
 #include "mailbox.h"
@@ -53,6 +54,7 @@ struct server {
 	struct mailbox mailbox;
 	struct jobs jobs;
 	struct tables tables;
+	struct gather gather;
 	struct listener *listener;
 	struct client_list clients;
 	unsigned int num_clients;

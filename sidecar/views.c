@@ -296,9 +296,35 @@ static json_t *view_jobs(struct server *server)
 	return array;
 }
 
+static json_t *view_gather(const struct gather *gather)
+{
+	const struct gather_entry *e;
+	struct gather_counts counts;
+	uint64_t bytes = 0;
+	int rings = 0;
+
+	if (!gather->running)
+		return json_null();
+	gather_pool_counts(&gather->pool, &counts);
+	LIST_FOREACH(e, &gather->rings, entry)
+	{
+		rings++;
+		bytes += e->ring->ring.bytes;
+	}
+	return json_pack("{s:I, s:i, s:I, s:I, s:I, s:I, s:f, s:b}", "threads",
+			 (json_int_t)gather->pool.num_workers, "rings", rings,
+			 "ring_bytes", (json_int_t)bytes, "batches",
+			 (json_int_t)counts.batches, "rows",
+			 (json_int_t)counts.rows, "refused",
+			 (json_int_t)counts.refused, "cpu_seconds",
+			 counts.cpu_seconds, "asleep",
+			 atomic_load(&gather->pool.asleep));
+}
+
 json_t *view_status(struct server *server)
 {
-	return json_pack("{s:s, s:s, s:i, s:f, s:o, s:i, s:b, s:o, s:o, s:o}",
+	return json_pack("{s:s, s:s, s:i, s:f, s:o, s:i, s:b, s:o, s:o, s:o,"
+			 " s:o}",
 			 "instance", server->config->instance, "version",
 			 ENGRAM_VERSION_STRING, "pid", (int)getpid(),
 			 "uptime_seconds",
@@ -306,5 +332,6 @@ json_t *view_status(struct server *server)
 			 view_hex(&server->page->boot_epoch, 1), "connections",
 			 (int)server->num_clients, "stopping", server->stopping,
 			 "memory", view_memory(server), "tables",
-			 view_tables(server), "jobs", view_jobs(server));
+			 view_tables(server), "jobs", view_jobs(server),
+			 "gather", view_gather(&server->gather));
 }

@@ -63,6 +63,11 @@ enum engram_status rpc_call(struct engram_client *client, const char *method,
 			    json_t *params, json_t **result,
 			    struct conn_fds *fds, struct engram_error *err);
 
+/* The same with a descriptor that goes along; it stays the caller's. */
+enum engram_status rpc_call_fd(struct engram_client *client, const char *method,
+			       json_t *params, int fd, json_t **result,
+			       struct engram_error *err);
+
 /* A request that gets no answer, and that does not wait for a sidecar that
  * does not read: then the connection is closed.  `params` is stolen. */
 enum engram_status rpc_notify(struct engram_client *client, const char *method,

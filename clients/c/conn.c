@@ -167,14 +167,22 @@ static enum engram_status wait_for(struct conn *conn, short events,
 enum engram_status conn_send(struct conn *conn, const char *data, size_t len,
 			     int64_t deadline, struct engram_error *err)
 {
+	return conn_send_fd(conn, data, len, -1, deadline, err);
+}
+
+enum engram_status conn_send_fd(struct conn *conn, const char *data, size_t len,
+				int fd, int64_t deadline,
+				struct engram_error *err)
+{
 	enum engram_status status;
 	ssize_t n;
 
 	if (conn->sock < 0)
 		return closed(err);
 	while (len) {
-		n = engram_wire_send(conn->sock, data, len, NULL, 0);
+		n = engram_wire_send(conn->sock, data, len, &fd, fd >= 0);
 		if (n >= 0) {
+			fd = n ? -1 : fd;
 			data += n;
 			len -= (size_t)n;
 			continue;

@@ -52,6 +52,10 @@ void conn_close(struct conn *conn);
  * next one. */
 enum engram_status conn_send(struct conn *conn, const char *data, size_t len,
 			     int64_t deadline, struct engram_error *err);
+/* The same with a descriptor, or -1, which stays the caller's. */
+enum engram_status conn_send_fd(struct conn *conn, const char *data, size_t len,
+				int fd, int64_t deadline,
+				struct engram_error *err);
 
 /*
  * The next line, without "\n" but with a NUL, valid until the next call.

@@ -32,7 +32,7 @@ static void after_fork_child(void)
 	__atomic_add_fetch(&generation, 1, __ATOMIC_RELAXED);
 	for (entry = watched; entry; entry = entry->next)
 		for (i = 0; i < 2; i++)
-			if (*entry->fds[i] >= 0) {
+			if (entry->fds[i] && *entry->fds[i] >= 0) {
 				close(*entry->fds[i]);
 				*entry->fds[i] = -1;
 			}

@@ -15,7 +15,7 @@
 /* One entry of the list of open clients. */
 struct fork_entry {
 	struct fork_entry *prev, *next;
-	int *fds[2]; /* closed and set to -1 in a child */
+	int *fds[2]; /* closed and set to -1 in a child; or NULL */
 };
 
 /* Start watching: call once per handle, before `entry`'s fds are open. */

@@ -212,7 +212,7 @@ enum engram_status rpc_pack_fault(const char *what, const json_error_t *fault,
 
 static enum engram_status send_request(struct engram_client *client,
 				       const char *method, int64_t id,
-				       json_t *params, int64_t deadline,
+				       json_t *params, int fd, int64_t deadline,
 				       struct engram_error *err)
 {
 	enum engram_status status;
@@ -243,7 +243,8 @@ static enum engram_status send_request(struct engram_client *client,
 					  len + 1, ENGRAM_LINE_MAX);
 	} else {
 		text[len] = '\n'; /* sent with its length, so no NUL needed */
-		status = conn_send(&client->conn, text, len + 1, deadline, err);
+		status = conn_send_fd(&client->conn, text, len + 1, fd,
+				      deadline, err);
 	}
 	free(text);
 	return status;
@@ -252,7 +253,7 @@ static enum engram_status send_request(struct engram_client *client,
 enum engram_status rpc_notify(struct engram_client *client, const char *method,
 			      json_t *params, struct engram_error *err)
 {
-	return send_request(client, method, 0, params, conn_now(), err);
+	return send_request(client, method, 0, params, -1, conn_now(), err);
 }
 
 /* Wake a thread in engram_next_event: there are events in the queue or behind
@@ -351,9 +352,9 @@ static enum engram_status await(struct engram_client *client,
 	return status;
 }
 
-enum engram_status rpc_call(struct engram_client *client, const char *method,
-			    json_t *params, json_t **result,
-			    struct conn_fds *fds, struct engram_error *err)
+static enum engram_status call(struct engram_client *client, const char *method,
+			       json_t *params, int fd, json_t **result,
+			       struct conn_fds *fds, struct engram_error *err)
 {
 	int64_t deadline = conn_deadline(client->call_timeout_ms);
 	int64_t id = client->next_id++;
@@ -363,7 +364,7 @@ enum engram_status rpc_call(struct engram_client *client, const char *method,
 	*result = NULL;
 	if (fds)
 		fds->count = 0;
-	status = send_request(client, method, id, params, deadline, err);
+	status = send_request(client, method, id, params, fd, deadline, err);
 	if (!status)
 		status = await(client, method, id, deadline, &answer, err);
 	/* What has come behind the answer is in our buffer, where poll does
@@ -384,6 +385,20 @@ enum engram_status rpc_call(struct engram_client *client, const char *method,
 	}
 	json_decref(answer);
 	return status;
+}
+
+enum engram_status rpc_call(struct engram_client *client, const char *method,
+			    json_t *params, json_t **result,
+			    struct conn_fds *fds, struct engram_error *err)
+{
+	return call(client, method, params, -1, result, fds, err);
+}
+
+enum engram_status rpc_call_fd(struct engram_client *client, const char *method,
+			       json_t *params, int fd, json_t **result,
+			       struct engram_error *err)
+{
+	return call(client, method, params, fd, result, NULL, err);
 }
 
 enum engram_status rpc_pump(struct engram_client *client,

@@ -24,7 +24,7 @@ class Library(typing.NamedTuple):
 
 LIBRARIES = [
     Library("libengram", "clients/c",
-            ["clients/c/engram.h", "shm/engram_error.h",
+            ["clients/c/engram.h", "clients/c/engram_gather.h", "shm/engram_error.h",
              "shm/engram_status.h", "kernels/engram_comm.h",
              "kernels/engram_geometry.h", "kernels/engram_kernels.h"],
             []),

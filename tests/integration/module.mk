@@ -8,3 +8,11 @@ $(FAIL_MALLOC): $B/obj/tests/integration/fail_malloc.o
 	$(Q)$(CC) $(LDFLAGS) -shared -o $@ $^
 CHECK_PYTEST += tests/integration
 CHECK_DEPS += $(FAIL_MALLOC)
+# A client that has rows gathered.
+GATHER_PROBE := $B/tests/gather_probe
+$(GATHER_PROBE): $B/obj/tests/integration/gather_probe.o $$(LIBCLIENT) \
+		$$(LIBKERNELS) $$(LIBSHM)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBENGRAM_LDLIBS)
+CHECK_DEPS += $(GATHER_PROBE)
