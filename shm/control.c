@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "backing.h"
+#include "failpoint.h"
 #include "lock.h"
 #include "engram_control.h"
 
@@ -284,6 +285,7 @@ static void write_page(struct engram_control_page *p, const char *instance,
 	engram_control_store64(&p->boot_epoch, 0);
 	engram_control_order_stores();
 	withdraw_tables(p);
+	FAILPOINT(own_withdrawn);
 	memset(p->instance, 0, sizeof(p->instance));
 	memcpy(p->instance, instance, strlen(instance));
 	memset(p->reserved, 0, sizeof(p->reserved));
@@ -366,6 +368,7 @@ enum engram_status engram_control_own(const struct engram_backing *backing,
 	status = open_owner(o, backing, instance, err);
 	if (status)
 		goto fail;
+	FAILPOINT(own_locked);
 	status = size_and_map(o, err);
 	if (status) {
 		engram_error_context(err, "control page %s", o->path);
@@ -378,6 +381,7 @@ enum engram_status engram_control_own(const struct engram_backing *backing,
 		goto fail;
 	}
 	write_page(o->page, instance, epoch);
+	FAILPOINT(own_written);
 	*out = o;
 	return ENGRAM_OK;
 fail:
@@ -410,9 +414,11 @@ void engram_control_disown(struct engram_control_owner *owner, int remove)
 		return;
 	withdraw_tables(owner->page);
 	engram_control_store64(&owner->page->boot_epoch, 0);
+	FAILPOINT(stop_withdrawn);
 	/* Unlinked under the lock, so that it is no successor's page. */
 	if (remove && owner->named)
 		unlink(owner->path);
+	FAILPOINT(stop_unlinked);
 	munmap(owner->page, owner->map_bytes);
 	backing_close(owner->fd);
 	free(owner);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "backing.h"
+#include "failpoint.h"
 #include "segment_check.h"
 #include "segment_writer.h"
 
@@ -304,10 +305,12 @@ enum engram_status engram_segment_create(const struct engram_backing *backing,
 	if (status)
 		goto fail;
 	w->created = backing->kind != ENGRAM_BACKING_MEMFD;
+	FAILPOINT(segment_named);
 	status = size_and_map(w, &h, err);
 	if (status)
 		goto fail;
 	write_header(w->base, &h, spec);
+	FAILPOINT(segment_created);
 	*out = w;
 	return ENGRAM_OK;
 fail:
@@ -460,6 +463,7 @@ static enum engram_status give_name(struct engram_segment_writer *w,
 		return engram_error_sys(err, errno, "link %s", to);
 	}
 	w->published = 1;
+	FAILPOINT(segment_linked);
 	if (unlink(from) && errno != ENOENT)
 		return engram_error_sys(err, errno, "unlink %s", from);
 	w->created = 0;
@@ -479,8 +483,11 @@ enum engram_status engram_segment_publish(struct engram_segment_writer *w,
 		status = engram_error_sys(err, errno, "mprotect %s", w->name);
 		goto fail;
 	}
+	FAILPOINT(segment_ready);
 	if (w->backing.kind != ENGRAM_BACKING_MEMFD)
 		status = give_name(w, err);
+	if (!status)
+		status = FAILPOINT_STATUS(segment_published, err);
 	if (!status)
 		return ENGRAM_OK;
 fail:
@@ -543,6 +550,7 @@ void engram_segment_discard(struct engram_segment_writer *w)
 		remove_name(&w->backing, w->name);
 	if (w->created)
 		remove_name(&w->backing, w->temporary);
+	FAILPOINT(free_unlinked);
 	segment_writer_close(w);
 }
 

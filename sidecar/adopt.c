@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "adopt.h"
+#include "failpoint.h"
 #include "log.h"
 
 struct left {
@@ -76,6 +77,7 @@ static enum engram_status adopt_layer(const struct load *load,
 		return status;
 	layer->header = engram_segment_writer_header(layer->writer);
 	gen->bytes += layer->header->total_bytes;
+	FAILPOINT(adopt_mapped);
 	status = engram_segment_compare(layer->header, spec, err);
 	if (status)
 		engram_error_context(err, "%s", name);
@@ -98,6 +100,7 @@ static struct generation *try_generation(
 		status = generation_identify(gen, &err);
 	if (!status) {
 		gen->adopted = true;
+		FAILPOINT(adopt_taken);
 		return gen;
 	}
 	log_failure(LOG_INFO, "not adopted", &err);
@@ -133,9 +136,11 @@ struct generation *adopt_generation(
 	struct generation *gen = NULL;
 	uint64_t number = UINT64_MAX;
 
+	FAILPOINT(adopt_listed);
 	while (!gen && (number = newest(&left, table, number)) != 0)
 		gen = try_generation(load, specs, num_layers, number);
 	remove_others(load, &left, gen ? gen->number : 0);
 	free(left.entries);
+	FAILPOINT(adopt_cleaned);
 	return gen;
 }

@@ -8,6 +8,7 @@
 
 #include "conn.h"
 #include "engram_wire.h"
+#include "failpoint.h"
 #include "log.h"
 
 #define READ_BYTES     (64u << 10)
@@ -145,6 +146,8 @@ static bool flush(struct conn *conn)
 			}
 			message->sent += (size_t)n;
 			conn->out_bytes -= (size_t)n;
+			if (first && message->fds.count)
+				FAILPOINT(attach_sent);
 			if (first)
 				release(message);
 		} while (message->sent < message->len);

@@ -8,6 +8,7 @@
 #include "adopt.h"
 #include "checkpoint.h"
 #include "clock.h"
+#include "failpoint.h"
 #include "load.h"
 #include "log.h"
 
@@ -128,6 +129,9 @@ static enum engram_status fill_layers(const struct load *load,
 		if (status)
 			return status;
 		merge_report(&gen->report, &report, i == 0);
+		status = FAILPOINT_STATUS(load_filled, err);
+		if (status)
+			return status;
 	}
 	return ENGRAM_OK;
 }
@@ -225,7 +229,10 @@ static enum engram_status publish_layers(struct generation *gen,
 		if (status)
 			return status;
 	}
-	return generation_identify(gen, err);
+	status = generation_identify(gen, err);
+	if (!status)
+		status = FAILPOINT_STATUS(publish_identified, err);
+	return status;
 }
 
 static enum engram_status build(struct load *load,
@@ -247,7 +254,10 @@ static enum engram_status build(struct load *load,
 			return status;
 		gen->report.seconds_verify = clock_seconds_since(start);
 	}
+	FAILPOINT(load_checked);
 	status = load_lock(gen, load->lock, job, err);
+	if (!status)
+		status = FAILPOINT_STATUS(load_locked, err);
 	if (!status)
 		status = canceled(job, err);
 	if (!status)
@@ -274,6 +284,7 @@ static enum engram_status admit_and_build(struct load *load,
 			      &job->progress, &promise, err);
 	if (status)
 		return status;
+	FAILPOINT(load_admitted);
 	status = build(load, checkpoint, plans, job, err);
 	memory_release(load->ledger, &promise);
 	return status;
@@ -360,6 +371,7 @@ enum engram_status load_build(struct load *load, struct job *job,
 	status = open_checkpoint(&load->spec->config, &checkpoint, err);
 	if (status)
 		goto out;
+	FAILPOINT(load_opened);
 	n = checkpoint->num_layers;
 	plans = calloc(n, sizeof(*plans));
 	load->gen = generation_new(load->number, n);
@@ -368,6 +380,8 @@ enum engram_status load_build(struct load *load, struct job *job,
 		goto out;
 	}
 	status = plan_layers(load, checkpoint, plans, &memory, job, err);
+	if (!status)
+		status = FAILPOINT_STATUS(load_planned, err);
 	if (!status)
 		status = adopt_or_build(load, checkpoint, plans, memory, job,
 					err);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "failpoint.h"
 #include "loader_worker.h"
 
 #include <errno.h>
@@ -246,6 +247,9 @@ static enum engram_status put_block(struct worker *w, struct slot *slot)
 	if (w->plan->scale_bytes)
 		source_drop(slot->scales.source, slot->scales.offset,
 			    slot->scales.bytes);
+	status = FAILPOINT_STATUS(load_block, &w->err);
+	if (status)
+		return status;
 	atomic_fetch_add(&w->shared->progress->bytes_done,
 			 block->rows *
 				 (w->plan->code_bytes + w->plan->scale_bytes));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "events.h"
+#include "failpoint.h"
 #include "lease.h"
 #include "log.h"
 #include "methods.h"
@@ -205,6 +206,7 @@ RPC_METHOD_DECL(method_attach)
 					"attach needs an id");
 	if (rpc_boolean(call, "writable") && check_writable(call, err))
 		return ENGRAM_EPERM;
+	FAILPOINT(attach_asked);
 	status = check_ready(call, table, err);
 	if (!status)
 		status = read_terms(call, table, &terms, err);
@@ -212,6 +214,7 @@ RPC_METHOD_DECL(method_attach)
 		status = lease_new(call->client, table, &terms, &lease, err);
 	if (status)
 		return status;
+	FAILPOINT(attach_leased);
 	status = answer(call, lease, err);
 	if (status) {
 		lease_end(lease);
@@ -219,6 +222,7 @@ RPC_METHOD_DECL(method_attach)
 	}
 	log_attached(call->client, lease);
 	events_client(call->server, call->client, "attached");
+	FAILPOINT(attach_answered);
 	return ENGRAM_OK;
 }
 
@@ -243,7 +247,9 @@ RPC_METHOD_DECL(method_detach)
 
 	if (!lease)
 		return ENGRAM_ENOTFOUND;
+	FAILPOINT(detach_asked);
 	lease_end(lease);
+	FAILPOINT(detach_done);
 	events_client(call->server, call->client, "detached");
 	return ENGRAM_OK;
 }

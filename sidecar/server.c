@@ -9,6 +9,7 @@
 #include "clients.h"
 #include "clock.h"
 #include "events.h"
+#include "failpoint.h"
 #include "log.h"
 #include "methods.h"
 #include "notify.h"
@@ -124,12 +125,14 @@ void server_stop(struct server *server)
 
 	if (server->stopping)
 		return;
+	FAILPOINT(stop_begin);
 	server->stopping = true;
 	log_info("stopping");
 	notify_stopping();
 	notify_extend(STOP_SECONDS + 30);
 	listener_close(server->listener);
 	server->listener = NULL;
+	FAILPOINT(stop_deaf);
 	events_shutdown(server);
 	clients_finish(server);
 	tables_stop(&server->tables);
@@ -241,6 +244,7 @@ static enum engram_status own_instance(struct server *server,
 		return status;
 	/* What a former owner left behind is nobody's now. */
 	remove_segments(server, false);
+	FAILPOINT(start_cleaned);
 	return ENGRAM_OK;
 }
 
@@ -276,6 +280,7 @@ static enum engram_status start(struct server *server, struct engram_error *err)
 				       &server->listener, err);
 	if (status)
 		return status;
+	FAILPOINT(start_listening);
 	server->tables.starting = true;
 	status = tables_configure(&server->tables, server->config, err);
 	server->tables.starting = false;
@@ -322,6 +327,7 @@ static void finish(struct server *server)
 	free_event(server->stop_deadline);
 	if (server->base)
 		event_base_free(server->base);
+	FAILPOINT(stop_freed);
 	if (server->control) {
 		/* Also what was left and never adopted. */
 		if (server->stopping && !server->tables.keep)

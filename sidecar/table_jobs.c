@@ -2,6 +2,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "failpoint.h"
 #include "log.h"
 #include "tables.h"
 
@@ -121,6 +122,7 @@ static void finish_load(struct job *job, enum engram_status status)
 	engram_control_store64(&table->slot->bytes_done,
 			       atomic_load(&job->progress.bytes_done));
 	if (!status) {
+		FAILPOINT(publish_begin);
 		table->current = load->gen;
 		table->last_generation = load->gen->number;
 		table->failed = false;
@@ -203,10 +205,12 @@ static enum engram_status run_free(struct job *job, struct engram_error *err)
 	struct table *table = job->arg;
 
 	(void)err;
+	FAILPOINT(free_begin);
 	if (table->tables->keep)
 		generation_leave(table->freeing);
 	else
 		generation_free(table->freeing);
+	FAILPOINT(free_done);
 	return ENGRAM_OK;
 }
 

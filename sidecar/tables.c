@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "adopt.h"
+#include "failpoint.h"
 #include "log.h"
 #include "tables.h"
 
@@ -139,9 +140,11 @@ static void show_generation(struct table *table)
 	engram_control_store64(&slot->generation, 0);
 	if (table->state != ENGRAM_TABLE_READY)
 		return;
+	FAILPOINT(publish_withdrawn);
 	engram_control_store64(&slot->content_id[0], gen->content_id[0]);
 	engram_control_store64(&slot->content_id[1], gen->content_id[1]);
 	engram_control_store64(&slot->generation, gen->number);
+	FAILPOINT(publish_shown);
 }
 
 void table_set_state(struct table *table, enum engram_table_state state)

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "failpoint.h"
 
 /*
  * What the answer to an attach says of itself is checked against the segments
@@ -420,10 +421,13 @@ static enum engram_status attach(struct attach *a)
 	if (!params)
 		return engram_error_set(a->err, ENGRAM_ENOMEM,
 					"no memory for a request");
+	FAILPOINT(client_asks);
 	pthread_mutex_lock(&client->lock);
 	status = rpc_call(client, "attach", params, &result, &a->fds, a->err);
 	if (!status) {
+		FAILPOINT(client_answered);
 		status = take_answer(a, result);
+		FAILPOINT(client_mapped);
 		/* engramd's own errors name the table themselves */
 		if (status)
 			engram_error_context(a->err, "table \"%s\"",
@@ -479,6 +483,7 @@ enum engram_status engram_detach(engram_table *table)
 	if (fork_check(table->fork_generation, client_error()))
 		return ENGRAM_EINVAL;
 	client = table->client;
+	FAILPOINT(client_detaches);
 	pthread_mutex_lock(&client->lock);
 	/* No answer is awaited: a process must be able to leave while the
 	 * sidecar is stopped.  Whatever fails here, the connection is closed
@@ -487,6 +492,7 @@ enum engram_status engram_detach(engram_table *table)
 		   json_pack("{s:I}", "lease", (json_int_t)table->lease), NULL);
 	client->num_tables--;
 	pthread_mutex_unlock(&client->lock);
+	FAILPOINT(client_detached);
 	table_free(table);
 	return ENGRAM_OK;
 }

@@ -43,6 +43,20 @@ def synth(directory, *options):
     return directory
 
 
+def proc_status(pid, key):
+    """A number of /proc/PID/status; the letter for "State"."""
+    text = pathlib.Path(f"/proc/{pid}/status").read_text()
+    word = next(line.split()[1] for line in text.splitlines()
+                if line.startswith(f"{key}:"))
+    return word if key == "State" else int(word)
+
+
+def stopped(process):
+    """Is it stopped, all of its threads?"""
+    return process.poll() is None and \
+        proc_status(process.pid, "State") == "T"
+
+
 class RpcError(Exception):
     def __init__(self, error):
         super().__init__(f"{error['code']} {error['message']}")
@@ -67,7 +81,7 @@ class Client:
 
     def greet(self):
         line = self.read()
-        assert line["method"] == "hello", line
+        assert line and line["method"] == "hello", line
         self.hello = line["params"]
         return self
 
@@ -151,7 +165,7 @@ class Client:
 
     def have(self, table):
         """Load it unless it is adopted, or loaded, already."""
-        if self.table(table)["state"] == "absent":
+        if self.table(table)["state"] in ("absent", "failed"):
             self.load(table)
         until(lambda: self.table(table)["state"] == "ready", f"{table} ready")
         return self.table(table)
@@ -207,11 +221,11 @@ class Sidecar:
     def write_config(self):
         self.config_file.write_text(json.dumps(self.config, indent=2))
 
-    def start(self, wait=True):
+    def start(self, wait=True, binary=ENGRAMD, **environment):
         with open(self.log_file, "ab") as log:
             self.process = subprocess.Popen(
-                [ENGRAMD, "-c", self.config_file], stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log)
+                [binary, "-c", self.config_file], stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, env={**os.environ, **environment})
         if wait:
             self.wait_answer()
         return self
@@ -254,6 +268,10 @@ class Sidecar:
 
     def fd_count(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def locked_bytes(self):
+        """As the kernel counts."""
+        return proc_status(self.process.pid, "VmLck") << 10
 
     def threads(self):
         return os.listdir(f"/proc/{self.process.pid}/task")

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "synth.h"
+#include "synth_rows.h"
 
 static const char help[] =
 	"usage: engram-synth [OPTION]... DIR\n"
@@ -28,6 +29,7 @@ static const char help[] =
 	"  --compressed-vocab-size N  compressed token ids (3000)\n"
 	"  --pad-id N                 raw pad token (2)\n"
 	"  --shards N                 safetensors files (3)\n"
+	"  --seed N                   other rows for each N, 0..3 (0)\n"
 	"  --split-scales             a layer's scales in another shard\n"
 	"  --single-file              model.safetensors and no index\n"
 	"  --prefix P                 layers (default) or model.layers\n"
@@ -51,6 +53,7 @@ enum {
 	OPT_COMPRESSED,
 	OPT_PAD,
 	OPT_SHARDS,
+	OPT_SEED,
 	OPT_SPLIT,
 	OPT_SINGLE,
 	OPT_PREFIX,
@@ -72,6 +75,7 @@ static const struct option long_options[] = {
 	{"compressed-vocab-size", required_argument, NULL, OPT_COMPRESSED},
 	{"pad-id", required_argument, NULL, OPT_PAD},
 	{"shards", required_argument, NULL, OPT_SHARDS},
+	{"seed", required_argument, NULL, OPT_SEED},
 	{"split-scales", no_argument, NULL, OPT_SPLIT},
 	{"single-file", no_argument, NULL, OPT_SINGLE},
 	{"prefix", required_argument, NULL, OPT_PREFIX},
@@ -165,6 +169,9 @@ static void parse(struct synth_options *o, int argc, char **argv)
 			break;
 		case OPT_SHARDS:
 			o->shards = number(name, optarg, 1, 99999);
+			break;
+		case OPT_SEED:
+			o->seed = number(name, optarg, 0, SYNTH_SEEDS - 1);
 			break;
 		case OPT_SPLIT:
 			o->split_scales = true;

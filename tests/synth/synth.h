@@ -24,6 +24,7 @@ struct synth_options {
 	uint32_t compressed_vocab_size;
 	uint32_t pad_id;
 	uint32_t shards;
+	uint32_t seed;		  /* of the rows: synth_seeded() */
 	const char *prefix;	  /* "layers" or "model.layers" */
 	const char *weight_dtype; /* "F8_E4M3" or "U8" */
 	const char *scale_dtype;  /* "F8_E8M0" or "U8" */

@@ -10,7 +10,8 @@
  *	scales   112 + (mix(layer << 48 | row << 12 | 0x800 | block) & 15):
  *		 2^-15 .. 2^0
  *
- * Rows are below 2^31 and columns below 2^14.
+ * Rows are below 2^31 and columns below 2^14.  Checkpoints that differ in
+ * their rows alone have different seeds: for "layer" stands synth_seeded().
  */
 #ifndef SYNTH_ROWS_H
 #define SYNTH_ROWS_H
@@ -23,6 +24,13 @@ static inline uint64_t synth_mix(uint64_t x)
 	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
 	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
 	return x ^ (x >> 31);
+}
+
+#define SYNTH_SEEDS 4 /* above the 14 bits of a layer id */
+
+static inline int32_t synth_seeded(int32_t layer, uint32_t seed)
+{
+	return layer | (int32_t)(seed << 14);
 }
 
 static inline uint64_t synth_key(int32_t layer, uint64_t row)

@@ -100,7 +100,8 @@ static char *shard_header(const struct synth *s, uint32_t shard)
 static int put_rows(const struct synth *s, uint32_t layer, bool scale, FILE *f)
 {
 	const uint32_t width = (uint32_t)width_of(s, scale);
-	const int32_t id = s->options->layers[layer];
+	const int32_t id =
+		synth_seeded(s->options->layers[layer], s->options->seed);
 	uint8_t *row = malloc(width);
 	int ok = row != NULL;
 

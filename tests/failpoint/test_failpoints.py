@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""engramd, and its clients, die, stop or fail at every point of
+shm/failpoint.h.
+
+Each sidecar here takes over a table, "steady", that a killed one has left and
+that a client reads all the time, then loads "demo", lends it, unloads it and
+stops: this passes every point.
+"""
+import collections
+import errno
+import os
+import re
+import signal
+import subprocess
+import threading
+
+import pytest
+
+import engramd
+import row_reader
+
+BUILD = engramd.BUILD / "failpoint"
+POINTS = [line.split() for line in subprocess.run(
+    [BUILD / "list"], check=True, capture_output=True,
+    text=True).stdout.splitlines()]
+SIDECAR = [name for name, who in POINTS if who == "sidecar"]
+CLIENT = [name for name, who in POINTS if who == "client"]
+# Two tables are planned; the second is the one that is built.
+SECOND = {"load_planned"}
+
+Held = collections.namedtuple("Held", "descriptors locked names")
+
+
+def held(sidecar):
+    """What a sidecar that has nothing but "steady" holds."""
+    return Held(sidecar.fd_count(), sidecar.locked_bytes(),
+                len(sidecar.names()))
+
+
+def steady(client):
+    """Wait until it is lent, and looked after."""
+    engramd.until(lambda: client.table("steady")["state"] == "ready" and
+                  client.table("steady")["job"] is None, "steady is ready")
+
+
+@pytest.fixture
+def tables(make, seeded):
+    return make([{"name": "steady", "checkpoint": str(seeded[0])},
+                 {"name": "demo", "checkpoint": str(seeded[1]),
+                  "load": "on_demand"}])
+
+
+@pytest.fixture
+def reader(tables, known):
+    """Of "steady"; the sidecar is killed meanwhile."""
+    steady(tables.client())
+    reader = row_reader.RowReader(tables, "steady", known)
+    reader.goes_on()
+    tables.kill()
+    yield reader
+    reader.end()
+
+
+def with_point(sidecar, point, action):
+    sidecar.start(wait=False, binary=BUILD / "engramd",
+                  ENGRAM_FAILPOINT=f"{point}={action}")
+
+
+def again(sidecar):
+    """Readers connect as soon as it listens: it is not alone for long."""
+    sidecar.start(wait=False)
+    engramd.until(sidecar.answers, "the sidecar answers")
+
+
+def life(sidecar):
+    """All that a sidecar does."""
+    engramd.until(sidecar.answers, "the sidecar answers")
+    with sidecar.connection() as client:
+        client.greet()
+        steady(client)
+        client.load("demo")
+        client.call("detach", lease=client.call("attach",
+                                                table="demo")["lease"])
+        client.finish(client.call("unload", table="demo")["job"])
+        client.call("shutdown")
+    assert sidecar.wait() == 0
+
+
+class Life(threading.Thread):
+    """life(), and how it ended: None, or what was raised."""
+
+    def __init__(self, sidecar):
+        super().__init__()
+        self.sidecar, self.error = sidecar, None
+        self.start()
+
+    def run(self):
+        try:
+            life(self.sidecar)
+        except (AssertionError, OSError) as error:
+            self.error = error
+
+
+def serves_again(sidecar, known):
+    """As one that never met a fault: rows, and nothing held too much."""
+    client = sidecar.client()
+    steady(client)
+    client.have("demo")
+    demo = row_reader.RowReader(sidecar, "demo", known)
+    demo.goes_on()
+    demo.end()
+    engramd.until(lambda: client.table("demo")["leases"] == 0,
+                  "the lease ends")
+    client.finish(client.call("unload", table="demo")["job"])
+    sidecar.hang_up()
+    engramd.until(lambda: sidecar.connections() == 1,
+                  "the reader alone is connected")
+
+
+@pytest.fixture(scope="session")
+def usual(seeded, known, tmp_path_factory):
+    """What is held after a life without faults, with one reader."""
+    sidecar = engramd.Sidecar(
+        tmp_path_factory.mktemp("usual"),
+        [{"name": "steady", "checkpoint": str(seeded[0])},
+         {"name": "demo", "checkpoint": str(seeded[1]),
+          "load": "on_demand"}])
+    reader = row_reader.RowReader(sidecar, "steady", known)
+    reader.goes_on()
+    serves_again(sidecar, known)
+    usual = held(sidecar)
+    reader.end()
+    sidecar.stop()
+    return usual
+
+
+@pytest.mark.parametrize("point", SIDECAR)
+def test_killed(tables, reader, known, usual, point):
+    """The next one comes up, serves both tables, and holds no more than
+    usual; who has attached notices nothing."""
+    with_point(tables, point, "kill")
+    scenario = Life(tables)
+    engramd.until(lambda: tables.process.poll() is not None, f"{point} kills")
+    assert tables.process.returncode == -signal.SIGKILL, tables.log()
+    scenario.join(engramd.DEADLINE)
+    reader.goes_on()
+    attached = reader.attaches
+    again(tables)
+    reader.attached(attached + 1)
+    serves_again(tables, known)
+    assert held(tables) == usual
+
+
+@pytest.mark.parametrize("point", SIDECAR)
+def test_stopped(tables, reader, point):
+    """Who has attached reads on meanwhile; continued, it is as if nothing
+    had been."""
+    with_point(tables, point, "stop")
+    scenario = Life(tables)
+    engramd.until(lambda: engramd.stopped(tables.process), f"{point} stops")
+    reader.goes_on()
+    tables.signal(signal.SIGCONT)
+    scenario.join(engramd.DEADLINE)
+    assert scenario.error is None, tables.log()
+    assert tables.names() == []
+    reader.goes_on()
+
+
+def status_points():
+    """Those that can fail; each is in one place."""
+    found = set()
+    for folder in "shm", "sidecar", "clients/c":
+        for path in (engramd.ROOT / folder).glob("*.c"):
+            found |= set(re.findall(r"FAILPOINT_STATUS\((\w+)",
+                                    path.read_text()))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("point", status_points())
+def test_failed(tables, reader, known, usual, point):
+    """The job says so, the table is as before, and loads the next time."""
+    nth = ":2" if point in SECOND else ""
+    with_point(tables, point + nth, f"error:{errno.EIO}")
+    engramd.until(tables.answers, "the sidecar answers")
+    client = tables.client()
+    steady(client)
+    job = client.finish(client.call("load", table="demo")["job"])
+    assert job["state"] == "failed"
+    assert job["error"]["data"]["errno"] == errno.EIO
+    assert f"failpoint {point}" in job["error"]["message"]
+    assert len(tables.segments()) == 2
+    assert client.table("demo")["state"] == "failed"
+    reader.attached(2)
+    serves_again(tables, known)
+    assert held(tables) == usual
+
+
+@pytest.mark.parametrize("point", ["load_admitted", "load_locked",
+                                   "segment_ready", "free_begin"])
+def test_the_loop_goes_on(tables, reader, point):
+    """Nothing of a job's work blocks it: pings are answered before the point
+    is left."""
+    with_point(tables, point, "sleep:3000")
+    engramd.until(tables.answers, "the sidecar answers")
+    client = tables.client()
+    steady(client)
+    job = client.call("load", table="demo")["job"]
+    if point.startswith("free"):
+        client.finish(job)
+        job = client.call("unload", table="demo")["job"]
+    for _ in range(3):
+        tables.ping()
+    assert client.call("job.get", job=job)["state"] == "running"
+    client.finish(job)
+    reader.goes_on()
+
+
+def client_with(tables, known, point, action):
+    return row_reader.RowReader(tables, "demo", known,
+                                binary=BUILD / "row_reader",
+                                ENGRAM_FAILPOINT=f"{point}={action}")
+
+
+@pytest.fixture
+def lending(tables, reader):  # pylint: disable=unused-argument
+    """Both tables are there; a connection."""
+    again(tables)
+    client = tables.client()
+    steady(client)
+    client.have("demo")
+    return client
+
+
+def no_leases(client):
+    engramd.until(lambda: client.table("demo")["leases"] == 0,
+                  "its lease ends")
+
+
+@pytest.mark.parametrize("point", CLIENT)
+def test_client_killed(tables, reader, known, lending, usual, point):
+    victim = client_with(tables, known, point, "kill")
+    if "detache" in point:
+        victim.goes_on()
+        victim.map[0] = 1
+    assert victim.process.wait(engramd.DEADLINE) == -signal.SIGKILL
+    no_leases(lending)
+    reader.attached(2)
+    serves_again(tables, known)
+    assert held(tables) == usual
+
+
+@pytest.mark.parametrize("point", CLIENT)
+def test_client_stopped(tables, reader, known, lending, point):
+    """Others come and go meanwhile, and it goes on; killed, its lease is
+    gone."""
+    for end in signal.SIGCONT, signal.SIGKILL:
+        victim = client_with(tables, known, point, "stop")
+        if "detache" in point:
+            victim.goes_on()
+            victim.map[0] = 1
+        engramd.until(lambda: engramd.stopped(victim.process), "it stops")
+        other = row_reader.RowReader(tables, "demo", known)
+        other.goes_on()
+        other.end()
+        reader.goes_on()
+        victim.process.send_signal(end)
+        if end == signal.SIGCONT and "detache" not in point:
+            victim.goes_on()
+            victim.end()
+        code = victim.process.wait(engramd.DEADLINE)
+        assert code == (0 if end == signal.SIGCONT else -signal.SIGKILL)
+        no_leases(lending)
+    assert lending.call("ping") == {}
+
+
+@pytest.mark.parametrize("value", [
+    "x", "load_opened", "load_opened=", "load_opened=die", "no_such=kill",
+    "load_opened:0=kill", "load_opened:x=kill", "load_opened=sleep",
+    "load_opened=kill;load_planned=error:x"])
+def test_not_understood(tables, value):
+    """A test whose point is misspelt would test nothing."""
+    tables.kill()
+    tables.start(wait=False, binary=BUILD / "engramd", ENGRAM_FAILPOINT=value)
+    assert tables.wait() == 44
+    assert "is no point or action" in tables.log()
+    again(tables)
+
+
+def test_exit(tables):
+    tables.kill()
+    with_point(tables, "own_locked", "exit")
+    assert tables.wait() == 43
+    again(tables)
+
+
+@pytest.mark.parametrize("file", [
+    "bin/engramd", "bin/engramctl", "lib/libengram.so", "lib/libengram.a"])
+def test_none_in_what_is_installed(file):
+    data = (engramd.BUILD / file).read_bytes()
+    assert b"ailpoint" not in data and b"ENGRAM_FAILPOINT" not in data
+    assert b"ailpoint" in (BUILD / "engramd").read_bytes()
+
+
+def test_every_point_is_passed_somewhere():
+    """The list and the sources agree."""
+    found = set()
+    for folder in "shm", "sidecar", "clients/c":
+        for path in (engramd.ROOT / folder).glob("*.c"):
+            found |= set(re.findall(r"FAILPOINT(?:_STATUS)?\((\w+)",
+                                    path.read_text()))
+    assert found == {name for name, _ in POINTS}
+    assert os.access(BUILD / "row_reader", os.X_OK)
