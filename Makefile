@@ -206,6 +206,7 @@ help:
 	'make install        into $$(DESTDIR)$$(PREFIX); PREFIX=$(PREFIX)' \
 	'make uninstall      remove what install put there' \
 	'make check-install  install to a scratch directory, build a client, uninstall' \
+	'make soak           kill and replace at random, SECONDS=600' \
 	'make gpu-tests      the tests that need a GPU, where nvcc is' \
 	'make clean          remove build/' \
 	'' \

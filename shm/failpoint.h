@@ -33,10 +33,11 @@
 	X(adopt_taken, sidecar)	 /* all layers of a generation */             \
 	X(adopt_cleaned, sidecar)                                             \
 	/* loading */                                                         \
-	X(load_opened, sidecar)	  /* the checkpoint is understood */          \
-	X(load_planned, sidecar)  /* sizes are known */                       \
-	X(load_admitted, sidecar) /* memory is promised */                    \
-	X(segment_named, sidecar) /* the temporary name, of no size */        \
+	X(load_described, sidecar) /* config.json and tokens are read */      \
+	X(load_opened, sidecar)	   /* the checkpoint is understood */         \
+	X(load_planned, sidecar)   /* sizes are known */                      \
+	X(load_admitted, sidecar)  /* memory is promised */                   \
+	X(segment_named, sidecar)  /* the temporary name, of no size */       \
 	X(segment_created, sidecar)                                           \
 	X(load_block, sidecar)	 /* a block of rows is packed */              \
 	X(load_filled, sidecar)	 /* a layer is */                             \

@@ -11,6 +11,7 @@
 #include "checkpoint_faults.h"
 #include "checkpoint_files.h"
 #include "checkpoint_tensors.h"
+#include "failpoint.h"
 #include "identity.h"
 #include "model_config.h"
 #include "token_map.h"
@@ -41,6 +42,25 @@ static enum engram_status check_dir(const char *dir, struct engram_error *err)
 	}
 	if (status)
 		engram_error_path(err, "%s", dir);
+	return status;
+}
+
+/* Every file is opened in the directory that a symbolic link leads to now: one
+ * that is pointed elsewhere meanwhile must not give half of each. */
+static enum engram_status resolve_dir(struct checkpoint *c, const char *dir,
+				      struct engram_error *err)
+{
+	enum engram_status status = check_dir(dir, err);
+
+	if (status)
+		return status;
+	c->dir = realpath(dir, NULL);
+	if (c->dir)
+		return ENGRAM_OK;
+	status = engram_error_sys(err, errno, "checkpoint %s", dir);
+	engram_error_fix(err, "name the directory that holds config.json and "
+			      "the safetensors files");
+	engram_error_path(err, "%s", dir);
 	return status;
 }
 
@@ -252,6 +272,7 @@ static enum engram_status read_all(struct checkpoint *c,
 	status = checkpoint_fault(c, read_tokens(c, &m, o, &common, err), err);
 	if (status)
 		return status;
+	FAILPOINT(load_described);
 	status = checkpoint_shards_open(c, &shards, err);
 	if (status)
 		return status;
@@ -280,8 +301,7 @@ enum engram_status checkpoint_open(const struct checkpoint_options *options,
 	if (!c)
 		return no_memory(err);
 	c->faults = options->faults;
-	c->dir = strdup(options->dir);
-	status = c->dir ? check_dir(options->dir, err) : no_memory(err);
+	status = resolve_dir(c, options->dir, err);
 	if (!status)
 		status = read_all(c, options, err);
 	status = checkpoint_fault(c, status, err);

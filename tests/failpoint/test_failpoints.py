@@ -215,6 +215,21 @@ def test_the_loop_goes_on(tables, reader, point):
     reader.goes_on()
 
 
+def test_link_to_a_checkpoint_is_moved(make, seeded, known, tmp_path):
+    """While it is read: all of one of the two, not the configuration of one
+    and the rows of the other."""
+    link = tmp_path / "model"
+    link.symlink_to(seeded[0])
+    sidecar = make([{"name": "demo", "checkpoint": str(link)}], start=False)
+    with_point(sidecar, "load_described", "stop")
+    engramd.until(lambda: engramd.stopped(sidecar.process), "it stops")
+    (tmp_path / "new").symlink_to(seeded[1])
+    os.replace(tmp_path / "new", link)
+    sidecar.signal(signal.SIGCONT)
+    engramd.until(sidecar.answers, "the sidecar answers")
+    assert sidecar.client().have("demo")["content_id"] == known[0]
+
+
 def client_with(tables, known, point, action):
     return row_reader.RowReader(tables, "demo", known,
                                 binary=BUILD / "row_reader",
