@@ -46,22 +46,31 @@ static enum engram_status check_dir(const char *dir, struct engram_error *err)
 }
 
 /* Every file is opened in the directory that a symbolic link leads to now: one
- * that is pointed elsewhere meanwhile must not give half of each. */
+ * that is pointed elsewhere meanwhile must not give half of each.  Tables have
+ * absolute paths; a relative one was typed, and is shown as it was. */
 static enum engram_status resolve_dir(struct checkpoint *c, const char *dir,
 				      struct engram_error *err)
 {
-	enum engram_status status = check_dir(dir, err);
+	enum engram_status status;
+	char *real;
 
-	if (status)
+	c->dir = strdup(dir);
+	if (!c->dir)
+		return no_memory(err);
+	status = check_dir(dir, err);
+	if (status || *dir != '/')
 		return status;
-	c->dir = realpath(dir, NULL);
-	if (c->dir)
-		return ENGRAM_OK;
-	status = engram_error_sys(err, errno, "checkpoint %s", dir);
-	engram_error_fix(err, "name the directory that holds config.json and "
-			      "the safetensors files");
-	engram_error_path(err, "%s", dir);
-	return status;
+	real = realpath(dir, NULL);
+	if (!real) {
+		status = engram_error_sys(err, errno, "checkpoint %s", dir);
+		engram_error_fix(err, "load again when nothing replaces it "
+				      "any more");
+		engram_error_path(err, "%s", dir);
+		return status;
+	}
+	free(c->dir);
+	c->dir = real;
+	return ENGRAM_OK;
 }
 
 /* Raw ids: what the hash reads is still a map, each id its own. */

@@ -62,7 +62,7 @@ struct checkpoint_layer {
 };
 
 struct checkpoint {
-	char *dir;			  /* no symbolic link */
+	char *dir;			  /* resolved, if absolute */
 	struct checkpoint_faults *faults; /* of the options */
 	struct checkpoint_file *files;
 	uint32_t num_files;
