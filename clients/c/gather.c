@@ -4,7 +4,7 @@
 #include <time.h>
 
 #include "engram_row_math.h"
-#include "gather.h"
+#include "gather_handle.h"
 
 /* A chunk is decoded while the next ones are still on their way. */
 #define FLAGS_WANTED 32u

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "gather.h"
+#include "gather_handle.h"
 
 #define SLOTS_DFLT   2
 #define ROWS_DFLT    65536

@@ -53,6 +53,10 @@ static enum engram_status cut_layer(struct engram_cuda_table *t, uint32_t i,
 
 	t->sources[i].rows = *rows;
 	t->sources[i].resident = t->placement == ENGRAM_CUDA_DEVICE;
+	if (t->placement == ENGRAM_CUDA_HOST) {
+		t->sources[i].rows.codes = t->sources[i].rows.scales = NULL;
+		return ENGRAM_OK;
+	}
 	for (uint32_t m = 0; m < l->num_mappings; m++) {
 		enum engram_status status = cuda_ranges_cut(
 			&t->ranges, l->mapping[m].address, l->mapping[m].bytes,
@@ -151,10 +155,10 @@ static enum engram_status check_params(
 	const struct engram_cuda_attach_params *params,
 	struct engram_error *err)
 {
-	if ((unsigned int)params->placement > ENGRAM_CUDA_DEVICE)
+	if ((unsigned int)params->placement > ENGRAM_CUDA_HOST)
 		return engram_invalid(err, "placement", "unknown",
-				      "use ENGRAM_CUDA_REGISTERED or "
-				      "ENGRAM_CUDA_DEVICE");
+				      "use ENGRAM_CUDA_REGISTERED, "
+				      "ENGRAM_CUDA_DEVICE or ENGRAM_CUDA_HOST");
 	if (params->chunk_bytes <= CUDA_CHUNK_MAX)
 		return ENGRAM_OK;
 	engram_error_set(err, ENGRAM_EINVAL, "chunk_bytes: more than 256 GiB");

@@ -37,7 +37,11 @@ typedef struct engram_cuda_table engram_cuda_table;
 
 enum engram_cuda_placement {
 	ENGRAM_CUDA_REGISTERED = 0, /* read over UVA where it is */
-	ENGRAM_CUDA_DEVICE = 1	    /* copied into device memory */
+	ENGRAM_CUDA_DEVICE = 1,	    /* copied into device memory */
+	ENGRAM_CUDA_HOST = 2	    /* not registered at all: engramd's threads
+				     * gather (engram_cuda_gather.h).  Attaching
+				     * takes no time and no page tables of the
+				     * device, whatever the size of the table. */
 };
 
 struct engram_cuda_attach_params {

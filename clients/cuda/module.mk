@@ -14,16 +14,17 @@ LIBENGRAM_CUDA_MAP := clients/cuda/libengram_cuda.map
 $(CUDA_CLIENT_OBJ): EXTRA_CFLAGS += $(CUDA_CPPFLAGS) -Ikernels/cuda
 
 ifneq ($(HAVE_CUDA),)
-# libengram first: of the CPU kernels only the hidden checks are taken here.
+# libengram first: of the CPU kernels and of shm only what it hides is taken
+# here.
 $(LIBENGRAM_CUDA_REAL): $(LIBENGRAM_CUDA_MAP) $(CUDA_CLIENT_OBJ) \
-		$(LIBKERNELS_CUDA) $(LIBENGRAM_SO) $(LIBKERNELS)
+		$(LIBKERNELS_CUDA) $(LIBENGRAM_SO) $(LIBKERNELS) $(LIBSHM)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,$(LIBENGRAM_CUDA_SONAME) \
 		-Wl,--version-script=$< -Wl,-z,relro,-z,now \
 		$(if $(SANFLAGS),,-Wl,-z,defs) -Wl,-rpath,'$$ORIGIN' -o $@ \
 		$(CUDA_CLIENT_OBJ) -Wl,--whole-archive $(LIBKERNELS_CUDA) \
-		-Wl,--no-whole-archive -L$B/lib -lengram $(LIBKERNELS) \
+		-Wl,--no-whole-archive -L$B/lib -lengram $(LIBKERNELS) $(LIBSHM) \
 		$(CUDA_LDLIBS) -lm
 $(LIBENGRAM_CUDA_SO): $(LIBENGRAM_CUDA_REAL)
 	$(Q)ln -sf $(notdir $<) $(@D)/$(LIBENGRAM_CUDA_SONAME)

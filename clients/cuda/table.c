@@ -163,12 +163,29 @@ enum engram_status engram_cuda_hash_params(const engram_cuda_table *table,
 	return status;
 }
 
+/* May the rows be read by the device itself? */
+static enum engram_status check_uva(const struct engram_cuda_table *t)
+{
+	struct engram_error err;
+
+	if (t->placement != ENGRAM_CUDA_HOST)
+		return ENGRAM_OK;
+	engram_error_set(&err, ENGRAM_EUNSUPPORTED,
+			 "the table was attached with ENGRAM_CUDA_HOST: no "
+			 "kernel can read its rows");
+	engram_error_fix(&err, "use engram_cuda_gather_lookup, or attach with "
+			       "ENGRAM_CUDA_REGISTERED");
+	return engram_set_last_error(&err);
+}
+
 enum engram_status engram_cuda_layer_source(const engram_cuda_table *table,
 					    uint32_t layer,
 					    struct engram_cuda_source *out)
 {
 	enum engram_status status = check_layer(table, layer);
 
+	if (!status)
+		status = check_uva(table);
 	if (!status)
 		*out = table->sources[layer];
 	return status;
@@ -194,8 +211,7 @@ enum engram_status engram_cuda_table_hash(engram_cuda_table *table,
 	return status ? engram_set_last_error(&err) : ENGRAM_OK;
 }
 
-/* May the layer be looked up?  Then what the kernel is to be told. */
-static enum engram_status begin_lookup(
+enum engram_status cuda_begin_lookup(
 	const struct engram_cuda_table *t, uint32_t layer,
 	const struct engram_cuda_lookup_params *params,
 	struct engram_lookup_args *args)
@@ -219,6 +235,16 @@ static enum engram_status begin_lookup(
 	return ENGRAM_OK;
 }
 
+static enum engram_status begin_uva(
+	const struct engram_cuda_table *t, uint32_t layer,
+	const struct engram_cuda_lookup_params *params,
+	struct engram_lookup_args *args)
+{
+	enum engram_status status = check_uva(t);
+
+	return status ? status : cuda_begin_lookup(t, layer, params, args);
+}
+
 enum engram_status engram_cuda_table_lookup(
 	engram_cuda_table *table, uint32_t layer,
 	const struct engram_cuda_lookup_params *params, uint16_t *out,
@@ -226,7 +252,7 @@ enum engram_status engram_cuda_table_lookup(
 {
 	struct engram_lookup_args args;
 	struct engram_error err;
-	enum engram_status status = begin_lookup(table, layer, params, &args);
+	enum engram_status status = begin_uva(table, layer, params, &args);
 
 	if (status)
 		return status;
@@ -242,7 +268,7 @@ enum engram_status engram_cuda_table_lookup_raw(
 {
 	struct engram_lookup_args args;
 	struct engram_error err;
-	enum engram_status status = begin_lookup(table, layer, params, &args);
+	enum engram_status status = begin_uva(table, layer, params, &args);
 
 	if (status)
 		return status;
@@ -268,8 +294,10 @@ enum engram_status engram_cuda_table_hash_lookup(
 	};
 	struct engram_hash_params params;
 	struct engram_error err;
-	enum engram_status status = engram_cuda_hash_params(table, &params);
+	enum engram_status status = check_uva(table);
 
+	if (!status)
+		status = engram_cuda_hash_params(table, &params);
 	if (status)
 		return status;
 	status = engram_cuda_hash_lookup(&params, batch, &step, grid, stream,
@@ -292,33 +320,44 @@ static enum engram_status check_not_capturing(engram_stream stream,
 			      "read the counters between replays");
 }
 
+enum engram_status cuda_read_back(const struct engram_cuda_table *t, void *to,
+				  const void *from, size_t bytes,
+				  engram_stream stream,
+				  struct engram_error *err)
+{
+	struct cuda_scope scope;
+	enum engram_status status = check_fork(t);
+
+	if (status) {
+		*err = *engram_last_error();
+		return status;
+	}
+	status = cuda_enter(&scope, t->device, err);
+	if (status)
+		return status;
+	status = check_not_capturing(stream, err);
+	if (!status)
+		status = engram_cuda_status(
+			cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost,
+					stream),
+			"reading the counters: cudaMemcpyAsync", err);
+	if (!status)
+		status = engram_cuda_status(
+			cudaStreamSynchronize(stream),
+			"reading the counters: cudaStreamSynchronize", err);
+	cuda_leave(&scope);
+	return status;
+}
+
 enum engram_status engram_cuda_counters(engram_cuda_table *table,
 					engram_stream stream,
 					struct engram_cuda_counters *out)
 {
 	struct cuda_counters counters;
-	struct cuda_scope scope;
 	struct engram_error err;
-	enum engram_status status = check_fork(table);
 
-	if (status)
-		return status;
-	status = cuda_enter(&scope, table->device, &err);
-	if (status)
-		return engram_set_last_error(&err);
-	status = check_not_capturing(stream, &err);
-	if (!status)
-		status = engram_cuda_status(
-			cudaMemcpyAsync(&counters, table->counters,
-					sizeof(counters),
-					cudaMemcpyDeviceToHost, stream),
-			"reading the counters: cudaMemcpyAsync", &err);
-	if (!status)
-		status = engram_cuda_status(
-			cudaStreamSynchronize(stream),
-			"reading the counters: cudaStreamSynchronize", &err);
-	cuda_leave(&scope);
-	if (status)
+	if (cuda_read_back(table, &counters, table->counters, sizeof(counters),
+			   stream, &err))
 		return engram_set_last_error(&err);
 	*out = (struct engram_cuda_counters){counters.misses, counters.rejects};
 	return ENGRAM_OK;

@@ -66,6 +66,21 @@ void cuda_block_free(struct engram_cuda_table *t);
 enum engram_status cuda_upload(void *device, const void *host, uint64_t bytes,
 			       struct engram_error *err);
 
+/* ---- table.c ---- */
+
+/* May the layer be looked up?  Then what the kernel is to be told.  Sets the
+ * thread's last error. */
+enum engram_status cuda_begin_lookup(
+	const struct engram_cuda_table *t, uint32_t layer,
+	const struct engram_cuda_lookup_params *params,
+	struct engram_lookup_args *args);
+/* Copy from the device, once what is in the stream is over; the stream must
+ * not be captured. */
+enum engram_status cuda_read_back(const struct engram_cuda_table *t, void *to,
+				  const void *from, size_t bytes,
+				  engram_stream stream,
+				  struct engram_error *err);
+
 /* ---- prepare.c: the background thread ---- */
 
 enum engram_status cuda_prepare_start(struct engram_cuda_table *t,

@@ -29,7 +29,8 @@ LIBRARIES = [
              "kernels/engram_geometry.h", "kernels/engram_kernels.h"],
             []),
     Library("libengram_cuda", "clients/cuda",
-            ["clients/cuda/engram_cuda.h", "clients/cuda/engram_cuda_layer.h",
+            ["clients/cuda/engram_cuda.h", "clients/cuda/engram_cuda_gather.h",
+             "clients/cuda/engram_cuda_layer.h",
              "kernels/engram_cuda_kernels.h"],
             ["libengram.so.0"]),
 ]

@@ -2,6 +2,8 @@
 #include "fake_cuda.h"
 
 #include <assert.h>
+#include <cuda.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -319,6 +321,92 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 	free(stream);
 	fake_cuda.streams--;
+	return end(error);
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *out)
+{
+	cudaError_t error = begin(0);
+
+	if (!error) {
+		*out = malloc(1);
+		if (!*out)
+			return end(failing(cudaErrorMemoryAllocation));
+		fake_cuda.events++;
+	}
+	return end(error);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned int flags)
+{
+	(void)flags;
+	return cudaEventCreate(out);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+				unsigned int flags)
+{
+	(void)stream;
+	(void)event;
+	(void)flags;
+	return end(begin(1));
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+	cudaError_t error = begin(0);
+
+	free(event);
+	fake_cuda.events--;
+	return end(error);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+	(void)event;
+	(void)stream;
+	return end(begin(1));
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+	(void)event;
+	return end(begin(0));
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+	(void)from;
+	(void)to;
+	*ms = 1;
+	return end(begin(1));
+}
+
+/* As a stream does: it waits for ever. */
+static CUresult wait_value(CUstream stream, CUdeviceptr address,
+			   cuuint32_t value, unsigned int flags)
+{
+	const uint32_t *at = (const uint32_t *)address;
+
+	(void)stream;
+	assert(flags == CU_STREAM_WAIT_VALUE_AND);
+	while (!(__atomic_load_n(at, __ATOMIC_ACQUIRE) & value))
+		sched_yield();
+	return CUDA_SUCCESS;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(
+	const char *symbol, void **function, unsigned int version,
+	unsigned long long flags, enum cudaDriverEntryPointQueryResult *found)
+{
+	cudaError_t error = begin(1);
+
+	(void)version;
+	(void)flags;
+	assert(!strcmp(symbol, "cuStreamWaitValue32"));
+	*(CUresult(**)(CUstream, CUdeviceptr, cuuint32_t,
+		       unsigned int))function = wait_value;
+	*found = cudaDriverEntryPointSuccess;
 	return end(error);
 }
 

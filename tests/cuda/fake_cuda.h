@@ -28,7 +28,7 @@ struct fake_cuda {
 	struct fake_range ranges[256];
 	int num_ranges;
 	int registered_ever;
-	int allocations, streams;
+	int allocations, streams, events;
 	/* cudaGetLastError has not been called since a call failed */
 	int pending_errors;
 	/* the call of that number, from 1, fails with `error` */

@@ -298,6 +298,19 @@ class Sidecar:
     def signal(self, number):
         self.process.send_signal(number)
 
+    def pause(self):
+        """Stop all of its threads, and see that they have."""
+        self.signal(signal.SIGSTOP)
+
+        def stopped(thread):
+            stat = pathlib.Path(f"/proc/{self.process.pid}/task/{thread}/stat")
+            return stat.read_text().rpartition(")")[2].split()[0] == "T"
+
+        until(lambda: all(map(stopped, self.threads())), "it has stopped")
+
+    def resume(self):
+        self.signal(signal.SIGCONT)
+
     def kill(self):
         """As a crash would: nothing is cleaned."""
         self.hang_up()

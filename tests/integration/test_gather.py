@@ -5,7 +5,6 @@ import array
 import fcntl
 import json
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -159,7 +158,7 @@ def test_idle_costs_nothing(probe, sidecar):
 def test_stopped_in_mid_batch(probe, sidecar):
     one = probe(timeout_ms=300)
     one.do("lookup", 20, 1)
-    sidecar.signal(signal.SIGSTOP)
+    sidecar.pause()
     try:
         one.do("post", 20, 2)
         got = one.do("take")
@@ -168,7 +167,7 @@ def test_stopped_in_mid_batch(probe, sidecar):
         got = one.do("repeat", 20, 20, 3)
         assert got["timeouts"] <= 2 and got["stalled"] == 1
     finally:
-        sidecar.signal(signal.SIGCONT)
+        sidecar.resume()
     until(lambda: one.do("lookup", 1, 4)["stalled"] == 0, "caught up")
     before = one.do("lookup", 20, 5)
     after = one.do("lookup", 20, 6)
@@ -177,7 +176,7 @@ def test_stopped_in_mid_batch(probe, sidecar):
 
 def test_killed_in_mid_batch(probe, sidecar):
     one = probe(timeout_ms=300)
-    sidecar.signal(signal.SIGSTOP)
+    sidecar.pause()
     one.do("post", 30, 1)
     sidecar.kill()
     got = one.do("take")

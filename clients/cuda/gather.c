@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gather_handle.h"
+
+#include <stdlib.h>
+
+#include "check.h"
+#include "device.h"
+#include "launch.h"
+
+#define ROWS_DFLT 196608
+/* Then the rows are read over UVA; or, not registered, are given up for lost.
+ */
+#define TIMEOUT_DFLT	  20
+#define TIMEOUT_DFLT_HOST 1000
+#define WAIT_VERSION	  12000 /* of cuStreamWaitValue32 */
+
+static enum engram_status find_wait(struct engram_cuda_gather *g,
+				    struct engram_error *err)
+{
+	enum cudaDriverEntryPointQueryResult found;
+	enum engram_status status;
+	void *function = NULL;
+
+	status = engram_cuda_status(
+		cudaGetDriverEntryPointByVersion("cuStreamWaitValue32",
+						 &function, WAIT_VERSION,
+						 cudaEnableDefault, &found),
+		"cudaGetDriverEntryPointByVersion", err);
+	if (status)
+		return status;
+	if (!function || found != cudaDriverEntryPointSuccess) {
+		engram_error_set(err, ENGRAM_EUNSUPPORTED,
+				 "the driver has no cuStreamWaitValue32");
+		engram_error_fix(err, "update the driver, or use "
+				      "ENGRAM_PATH_UVA");
+		return ENGRAM_EUNSUPPORTED;
+	}
+	*(void **)&g->wait_value = function;
+	return ENGRAM_OK;
+}
+
+/* Zeroed states and counters, then the staged rows, each aligned to 256. */
+static enum engram_status allocate(struct engram_cuda_gather *g,
+				   struct engram_error *err)
+{
+	static const char zeros[512];
+	size_t head = sizeof(zeros);
+	size_t rows = (size_t)g->ring->shape.max_rows * g->ring->row_stride;
+	enum engram_status status;
+	char *block;
+
+	_Static_assert(
+		ENGRAM_RING_SLOTS * sizeof(struct engram_cuda_ring_state) +
+				sizeof(struct engram_cuda_ring_counters) <=
+			sizeof(zeros),
+		"all of it is zeroed");
+	status = engram_cuda_status(cudaMalloc((void **)&block, head + rows),
+				    "room for a batch: cudaMalloc", err);
+	if (status)
+		return status;
+	g->states = (struct engram_cuda_ring_state *)block;
+	g->counters = (struct engram_cuda_ring_counters *)(g->states +
+							   ENGRAM_RING_SLOTS);
+	g->staging = (uint8_t *)block + head;
+	return cuda_upload(block, zeros, head, err);
+}
+
+static enum engram_status make_side(struct engram_cuda_gather *g,
+				    struct engram_error *err)
+{
+	enum engram_status status = engram_cuda_status(
+		cudaStreamCreateWithFlags(&g->side, cudaStreamNonBlocking),
+		"cudaStreamCreateWithFlags", err);
+
+	if (!status)
+		status = engram_cuda_status(
+			cudaEventCreateWithFlags(&g->fork,
+						 cudaEventDisableTiming),
+			"cudaEventCreateWithFlags", err);
+	if (!status)
+		status = engram_cuda_status(
+			cudaEventCreateWithFlags(&g->join,
+						 cudaEventDisableTiming),
+			"cudaEventCreateWithFlags", err);
+	return status;
+}
+
+static enum engram_status register_ring(struct engram_cuda_gather *g,
+					struct engram_error *err)
+{
+	enum engram_status status;
+	void *device = NULL;
+
+	status = engram_cuda_status(
+		cudaHostRegister(g->ring->base, g->ring->bytes,
+				 cudaHostRegisterMapped),
+		"registering the ring: cudaHostRegister", err);
+	if (status)
+		return status;
+	g->registered = 1;
+	status = engram_cuda_status(
+		cudaHostGetDevicePointer(&device, g->ring->base, 0),
+		"cudaHostGetDevicePointer", err);
+	if (status || device == g->ring->base)
+		return status;
+	return engram_error_set(err, ENGRAM_EUNSUPPORTED,
+				"the device sees the ring at another address "
+				"than the host");
+}
+
+static enum engram_status open_host(struct engram_cuda_gather *g,
+				    const struct engram_cuda_gather_params *p,
+				    struct engram_error *err)
+{
+	const struct engram_gather_params host = {
+		.slots = p->slots,
+		.max_rows = p->max_rows ? p->max_rows : ROWS_DFLT,
+	};
+
+	if (engram_gather_open(g->table->table, &host, &g->host)) {
+		*err = *engram_last_error();
+		return err->status;
+	}
+	g->ring = engram_gather_ring(g->host);
+	return ENGRAM_OK;
+}
+
+static int make_lock(struct engram_cuda_gather *g)
+{
+	pthread_condattr_t attr;
+	int rc;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	rc = pthread_cond_init(&g->stop_cond, &attr);
+	pthread_condattr_destroy(&attr);
+	if (rc)
+		return rc;
+	rc = pthread_mutex_init(&g->lock, NULL);
+	if (rc)
+		pthread_cond_destroy(&g->stop_cond);
+	return rc;
+}
+
+static void destroy(struct engram_cuda_gather *g)
+{
+	cuda_gather_watch_stop(g);
+	if (g->join)
+		engram_cuda_ignore(cudaEventDestroy(g->join));
+	if (g->fork)
+		engram_cuda_ignore(cudaEventDestroy(g->fork));
+	if (g->side)
+		engram_cuda_ignore(cudaStreamDestroy(g->side));
+	if (g->registered)
+		engram_cuda_ignore(cudaHostUnregister(g->ring->base));
+	if (g->states)
+		engram_cuda_ignore(cudaFree(g->states));
+	engram_gather_close(g->host);
+	pthread_mutex_destroy(&g->lock);
+	pthread_cond_destroy(&g->stop_cond);
+	free(g);
+}
+
+static enum engram_status open_on_device(
+	struct engram_cuda_gather *g, const struct engram_cuda_gather_params *p,
+	struct engram_error *err)
+{
+	struct engram_cuda_progress progress;
+	enum engram_status status = find_wait(g, err);
+
+	if (!status)
+		status = open_host(g, p, err);
+	if (!status)
+		status = register_ring(g, err);
+	if (!status)
+		status = allocate(g, err);
+	if (!status)
+		status = make_side(g, err);
+	if (!status)
+		status = cuda_gather_watch_start(g, err);
+	if (status || p->no_measuring ||
+	    g->table->placement != ENGRAM_CUDA_REGISTERED ||
+	    engram_cuda_progress(g->table, &progress) || !progress.ready)
+		return status;
+	return cuda_gather_measure(g, err);
+}
+
+static uint64_t timeout_ms(const engram_cuda_table *table,
+			   const struct engram_cuda_gather_params *params)
+{
+	if (params->timeout_ms)
+		return (uint64_t)params->timeout_ms;
+	return table->placement == ENGRAM_CUDA_HOST ? TIMEOUT_DFLT_HOST
+						    : TIMEOUT_DFLT;
+}
+
+enum engram_status engram_cuda_gather_open(
+	engram_cuda_table *table,
+	const struct engram_cuda_gather_params *params,
+	engram_cuda_gather **out)
+{
+	static const struct engram_cuda_gather_params defaults;
+	struct engram_cuda_gather *g;
+	struct cuda_scope scope;
+	struct engram_error err;
+	enum engram_status status;
+	int rc;
+
+	*out = NULL;
+	params = params ? params : &defaults;
+	if (params->timeout_ms < 0 || params->timeout_ms > 60000) {
+		engram_invalid(&err, "timeout_ms", "out of range",
+			       "give 0 to 60000");
+		return engram_set_last_error(&err);
+	}
+	g = calloc(1, sizeof(*g));
+	if (!g) {
+		engram_error_set(&err, ENGRAM_ENOMEM,
+				 "no memory for a gather handle");
+		return engram_set_last_error(&err);
+	}
+	rc = make_lock(g);
+	if (rc) {
+		engram_error_sys(&err, rc, "making a lock");
+		free(g);
+		return engram_set_last_error(&err);
+	}
+	g->table = table;
+	g->timeout_ns = timeout_ms(table, params) * 1000000u;
+	status = cuda_enter(&scope, table->device, &err);
+	if (!status) {
+		status = open_on_device(g, params, &err);
+		if (status)
+			destroy(g);
+		cuda_leave(&scope);
+	} else {
+		destroy(g);
+	}
+	if (status)
+		return engram_set_last_error(&err);
+	*out = g;
+	return ENGRAM_OK;
+}
+
+enum engram_status engram_cuda_gather_close(engram_cuda_gather *gather)
+{
+	struct engram_table_info info;
+	struct cuda_scope scope;
+	struct engram_error err;
+	enum engram_status status;
+
+	if (!gather)
+		return ENGRAM_OK;
+	/* a forked child's copy of the handle */
+	status = engram_table_info(gather->table->table, &info);
+	if (status)
+		return status;
+	/* Whatever the device says, the host's part is let go of. */
+	status = cuda_enter(&scope, gather->table->device, &err);
+	destroy(gather);
+	if (status)
+		return engram_set_last_error(&err);
+	cuda_leave(&scope);
+	return ENGRAM_OK;
+}
+
+void engram_cuda_gather_wake(engram_cuda_gather *gather)
+{
+	engram_gather_wake(gather->host);
+}
+
+enum engram_status engram_cuda_gather_counters(
+	engram_cuda_gather *gather, engram_stream stream,
+	struct engram_cuda_gather_counters *out)
+{
+	struct engram_cuda_ring_counters counters;
+	struct engram_error err;
+
+	if (cuda_read_back(gather->table, &counters, gather->counters,
+			   sizeof(counters), stream, &err))
+		return engram_set_last_error(&err);
+	*out = (struct engram_cuda_gather_counters){
+		counters.posted, counters.fallback, counters.failed};
+	return ENGRAM_OK;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lookups through a ring (shm/engram_ring.h), posted by the device itself: the
+ * launches of a client of engramd.  Errors, pointers and threads as
+ * engram_cuda_kernels.h says; all of it can be captured into a graph, since
+ * sequence numbers are counted in device memory.
+ *
+ * Whatever engramd does not deliver is read over UVA from `source`; where that
+ * has no rows (codes NULL), it is zeros, and counted.
+ */
+#ifndef ENGRAM_CUDA_RING_H
+#define ENGRAM_CUDA_RING_H
+
+#include "engram_cuda_kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct engram_ring_slot;
+
+/* Of one slot, in device memory, zeroed when the ring is new.  Lookups of one
+ * slot are ordered by streams. */
+struct engram_cuda_ring_state {
+	uint32_t seq;	  /* of the last lookup */
+	uint32_t posted;  /* of the last that was posted */
+	uint32_t arrived; /* blocks of the kernel that runs */
+	uint32_t left;
+};
+
+struct engram_cuda_ring_counters { /* in device memory */
+	uint64_t posted;	   /* lookups */
+	uint64_t fallback;	   /* rows read over UVA */
+	uint64_t failed;	   /* rows that nobody could read */
+};
+
+/* A slot: registered host memory, at its host address. */
+struct engram_cuda_ring {
+	struct engram_ring_slot *slot;
+	int32_t *ids;
+	const uint8_t *rows;
+	uint32_t row_stride;
+	struct engram_cuda_ring_state *state;
+	struct engram_cuda_ring_counters *counters;
+};
+
+struct engram_cuda_ring_batch {
+	const struct engram_cuda_source *source; /* with a descriptor */
+	const struct engram_lookup_args *args;
+	int32_t layer_id;
+	uint32_t flag_rows;  /* see engram_ring_post */
+	uint64_t timeout_ns; /* of the kernel that waits */
+};
+
+/* Can engram_cuda_ring_lookup decode rows of this kind? */
+int engram_cuda_ring_can_lookup(const struct engram_rows *rows);
+
+/*
+ * A small batch in one kernel of few blocks: it posts, waits for the chunks and
+ * decodes each as it comes.
+ */
+enum engram_status engram_cuda_ring_lookup(
+	const struct engram_cuda_ring *ring,
+	const struct engram_cuda_ring_batch *batch, uint16_t *out,
+	engram_stream stream, struct engram_error *err);
+
+/*
+ * A large batch without a kernel that waits: post; then the caller makes the
+ * stream wait until one of the low two bits of each flag is set, and copies the
+ * chunk to device memory; engram_cuda_decode; and repair, which reads what was
+ * not delivered.
+ */
+enum engram_status engram_cuda_ring_post(
+	const struct engram_cuda_ring *ring,
+	const struct engram_cuda_ring_batch *batch, engram_stream stream,
+	struct engram_error *err);
+enum engram_status engram_cuda_ring_repair(
+	const struct engram_cuda_ring *ring,
+	const struct engram_cuda_ring_batch *batch, uint16_t *out,
+	engram_stream stream, struct engram_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
