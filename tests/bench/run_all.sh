@@ -75,5 +75,10 @@ else
 	echo "== attach: skipped: build/bin/engramd and" \
 		"build/tests/attach_probe are not built (make)"
 fi
+if [ -x "$root/build/bin/engramd" ]; then
+	bench gather --dir "$directory" --gib $((gib < 48 ? gib : 48)) "$@"
+else
+	echo "== gather: skipped: build/bin/engramd is not built (make)"
+fi
 bench model --dir "$directory" --gib "$gib" "$@"
 exit $failed

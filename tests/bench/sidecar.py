@@ -41,8 +41,8 @@ def check_mounts(huge):
 
 
 class Sidecar:
-    def __init__(self, work, checkpoint, huge, size):
-        """`huge` is an option of tmpfs: always, never; or None, and /dev/shm
+    def __init__(self, work, checkpoint, huge, size, **more):
+        """`more` of the configuration; `huge` is an option of tmpfs: always, never; or None, and /dev/shm
         is used as it is."""
         self.instance = f"bench-{os.getpid()}-{huge or 'shm'}"
         self.socket = work / f"{self.instance}.sock"
@@ -53,7 +53,8 @@ class Sidecar:
             "instance": self.instance, "socket": {"path": str(self.socket)},
             "tables": [{"name": "bench", "load": "on_demand",
                         "verify": False,
-                        "checkpoint": str(point if huge else checkpoint)}]}))
+                        "checkpoint": str(point if huge else checkpoint)}],
+            **more}))
         command = [engramd.ENGRAMD, "-c", config]
         if huge:
             command = namespace(

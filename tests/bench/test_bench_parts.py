@@ -14,19 +14,22 @@ import pytest
 
 import beside
 import engram_ctypes
+import gather_client
 import plot
 import rows_model
+import sidecar
+import sparse_checkpoint
 import table
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
 
-def layout_source():
+def layout_source(module):
     """A C program that prints every offset and size, and the constants."""
     lines = ["#include <stddef.h>", "#include <stdio.h>",
-             '#include "engram_cuda_kernels.h"', "int main(void)", "{"]
-    for name, structure in engram_ctypes.STRUCTURES.items():
+             '#include "engram_cuda_gather.h"', "int main(void)", "{"]
+    for name, structure in module.STRUCTURES.items():
         lines.append(f'printf("{name} %zu\\n", sizeof(struct {name}));')
         for field, *_ in structure._fields_:
             lines.append(
@@ -34,31 +37,48 @@ def layout_source():
                 f"offsetof(struct {name}, {field}), "
                 f"sizeof(((struct {name} *)0)->{field}));")
     lines += [f'printf("{name} %d\\n", (int){name});'
-              for name in engram_ctypes.CONSTANTS]
+              for name in module.CONSTANTS]
     return "\n".join([*lines, "return 0;", "}", ""])
 
 
-def layout_of_ctypes():
-    for name, structure in engram_ctypes.STRUCTURES.items():
+def layout_of_ctypes(module):
+    for name, structure in module.STRUCTURES.items():
         yield f"{name} {ctypes.sizeof(structure)}"
         for field, *_ in structure._fields_:
             place = getattr(structure, field)
             yield f"{name}.{field} {place.offset} {place.size}"
-    for name, value in engram_ctypes.CONSTANTS.items():
+    for name, value in module.CONSTANTS.items():
         yield f"{name} {value}"
 
 
-def test_structures_are_laid_out_as_in_c(tmp_path):
+@pytest.mark.parametrize("module", [engram_ctypes, gather_client],
+                         ids=lambda module: module.__name__)
+def test_structures_are_laid_out_as_in_c(module, tmp_path):
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if not compiler:
         pytest.skip("no C compiler to ask for the layout")
     source, program = tmp_path / "layout.c", tmp_path / "layout"
-    source.write_text(layout_source())
-    subprocess.run([compiler, "-I", ROOT / "shm", "-I", ROOT / "kernels",
+    source.write_text(layout_source(module))
+    folders = ("shm", "kernels", "clients/c", "clients/cuda")
+    subprocess.run([compiler, *(f"-I{ROOT / f}" for f in folders),
                     "-o", program, source], check=True)
     found = subprocess.run([program], check=True, capture_output=True,
                            text=True).stdout.splitlines()
-    assert found == list(layout_of_ctypes())
+    assert found == list(layout_of_ctypes(module))
+
+
+def test_sparse_checkpoint(tmp_path):
+    """engramd loads it, and it is as large as it says."""
+    rows = sparse_checkpoint.make(tmp_path / "model", 0.02)
+    server = sidecar.Sidecar(tmp_path, tmp_path / "model", None, "1g",
+                             gather={"threads": 1})
+    try:
+        server.load()
+        layer = server.client.table("bench")["layers"][0]
+        assert layer["rows"] == rows
+        assert server.client.call("status")["gather"]["threads"] == 1
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="module")
