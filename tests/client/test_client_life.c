@@ -104,7 +104,7 @@ static void *open_waiting(void *arg)
 	return engram_open(&params, &client) ? NULL : client;
 }
 
-static void sidecar_comes_later(void **state)
+static void report_23_sidecar_comes_later(void **state)
 {
 	struct fake fake;
 	pthread_t thread;
@@ -573,7 +573,7 @@ static void attach_short(struct fake *fake)
 }
 
 /* In a child, since the fake needs descriptors as well. */
-static void short_of_descriptors(void **state)
+static void report_18_short_of_descriptors(void **state)
 {
 	struct fake fake;
 	int status;
@@ -675,7 +675,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(nobody_there),
-		cmocka_unit_test(sidecar_comes_later),
+		cmocka_unit_test(report_23_sidecar_comes_later),
 		cmocka_unit_test(no_greeting),
 		cmocka_unit_test(late_answer),
 		cmocka_unit_test(disconnected),
@@ -685,7 +685,7 @@ int main(void)
 		cmocka_unit_test(events_behind_an_answer),
 		cmocka_unit_test(bad_params_of_a_call),
 		cmocka_unit_test(forked_child),
-		cmocka_unit_test(short_of_descriptors),
+		cmocka_unit_test(report_18_short_of_descriptors),
 		cmocka_unit_test(many_threads),
 	};
 

@@ -244,7 +244,7 @@ static void replay(cudaGraph_t graph, cudaStream_t stream)
 
 /* A capture of the strictest mode goes on while other handles come and go,
  * and has the lookup that was made before. */
-static void while_capturing(void **state)
+static void report_24_while_capturing(void **state)
 {
 	engram_cuda_table *t = setting_attach(*state, 0, 1, NULL);
 	struct engram_cuda_lookup_params lookup = {.ids_head_stride = 1,
@@ -286,12 +286,16 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 #define TEST(name) \
 	cmocka_unit_test_setup_teardown(name, setting_make, setting_free)
-		TEST(every_rank),	TEST(says_what_it_holds),
-		TEST(in_device_memory), TEST(registered_writable),
-		TEST(refuses),		TEST(forked_child),
-		TEST(detached_early),	TEST(two_threads),
+		TEST(every_rank),
+		TEST(says_what_it_holds),
+		TEST(in_device_memory),
+		TEST(registered_writable),
+		TEST(refuses),
+		TEST(forked_child),
+		TEST(detached_early),
+		TEST(two_threads),
 #ifndef FAKE_CUDA
-		TEST(while_capturing),
+		TEST(report_24_while_capturing),
 #endif
 	};
 

@@ -216,7 +216,7 @@ static void the_last_range_fails(void **state)
 }
 
 /* While another stream of the process is being captured. */
-static void in_relaxed_mode(void **state)
+static void report_24_in_relaxed_mode(void **state)
 {
 	struct engram_cuda_counters counters;
 	struct setting *s = *state;
@@ -234,6 +234,29 @@ static void in_relaxed_mode(void **state)
 		assert_int_equal(capture_mode(), cudaStreamCaptureModeGlobal);
 		assert_int_equal(fake_cuda.strict_calls, 0);
 	}
+}
+
+/* A registration fails, and the next one is good: no error of the first is
+ * left for whoever calls CUDA then. */
+static void report_27_good_after_a_failed_one(void **state)
+{
+	struct setting *s = *state;
+	engram_cuda_table *t;
+
+	fake_cuda_reset();
+	fake_cuda.refuse_range = 2;
+	assert_int_equal(
+		engram_cuda_attach(s->client, &demo, &kinds[REGISTERED], &t),
+		ENGRAM_OK);
+	assert_int_equal(engram_cuda_wait(t, -1), ENGRAM_ECUDA);
+	assert_int_equal(engram_cuda_detach(t), ENGRAM_OK);
+	assert_int_equal(fake_cuda.pending_errors, 0);
+	assert_int_equal(cudaGetLastError(), cudaSuccess);
+	fake_cuda.refuse_range = 0;
+	t = setting_attach(s, 0, 1, &kinds[REGISTERED]);
+	assert_int_equal(fake_cuda.pending_errors, 0);
+	assert_int_equal(engram_cuda_detach(t), ENGRAM_OK);
+	check_nothing_left(s);
 }
 
 /* ---- allocations and system calls ---- */
@@ -310,7 +333,8 @@ int main(void)
 		TEST(each_call_of_device_fails),
 		TEST(each_call_of_detach_fails),
 		TEST(the_last_range_fails),
-		TEST(in_relaxed_mode),
+		TEST(report_24_in_relaxed_mode),
+		TEST(report_27_good_after_a_failed_one),
 		cmocka_unit_test(each_allocation_fails),
 		cmocka_unit_test(protecting_fails),
 	};

@@ -165,6 +165,9 @@ class Client:
 
     def have(self, table):
         """Load it unless it is adopted, or loaded, already."""
+        # an adoption that finds too little ends as if nothing had been tried
+        until(lambda: self.table(table)["state"] not in
+              ("loading", "verifying"), f"{table} adopted or not")
         if self.table(table)["state"] in ("absent", "failed"):
             self.load(table)
         until(lambda: self.table(table)["state"] == "ready", f"{table} ready")

@@ -307,7 +307,7 @@ def test_attach_refuses(client):
     assert client.table("demo")["leases"] == 0
 
 
-def test_lease_ends_with_the_connection(sidecar, client):
+def test_report_05_lease_ends_with_the_connection(sidecar, client):
     client.load("demo")
     other = sidecar.client()
     other.call("attach", table="demo")
@@ -318,7 +318,7 @@ def test_lease_ends_with_the_connection(sidecar, client):
                   "leases return to none")
 
 
-def test_client_closes_before_the_reply(sidecar, client):
+def test_report_06_closes_before_the_reply(sidecar, client):
     """A thousand times, and neither a lease nor a descriptor stays."""
     client.load("demo")
     before = sidecar.fd_count()

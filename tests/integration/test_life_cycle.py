@@ -65,7 +65,7 @@ def test_load_at_start(make, checkpoint):
     client.event("event.table", state="ready")
 
 
-def test_busy(make, big_checkpoint):
+def test_report_13_busy_with_the_first_load(make, big_checkpoint):
     sidecar = make([table_config(big_checkpoint)])
     client = sidecar.client()
     number = client.call("load", table="demo")["job"]
@@ -262,7 +262,7 @@ def start_on_small_shm(sidecar, size):
     engramd.until(sidecar.answers, "the sidecar answers")
 
 
-def test_no_space(make, checkpoint):
+def test_report_04_larger_than_the_tmpfs(make, checkpoint):
     """Refused with both numbers before a byte is read."""
     sidecar = make([table_config(checkpoint)], start=False,
                    memory={"lock": "off"})
@@ -309,7 +309,7 @@ def fill(directory):
     return path
 
 
-def test_filled_up_during_a_load(make, big_checkpoint):
+def test_report_03_filled_up_during_a_load(make, big_checkpoint):
     """Admitted, and then the room is gone: an error and no signal, nothing of
     the load is left, and it succeeds once there is room again."""
     sidecar = make([table_config(big_checkpoint)], start=False,
@@ -634,7 +634,7 @@ def test_after_a_crash(make, checkpoint):
     client.load("demo")
 
 
-def test_killed_while_loading(make, big_checkpoint):
+def test_report_02_killed_while_loading(make, big_checkpoint):
     sidecar = make([table_config(big_checkpoint)])
     for _ in range(3):
         client = sidecar.client()
@@ -652,7 +652,7 @@ def test_start_again_at_once(make, checkpoint):
         sidecar.start()
 
 
-def test_two_hundred_idle_connections(make, checkpoint):
+def test_report_14_two_hundred_idle_connections(make, checkpoint):
     sidecar = make([table_config(checkpoint)])
     client = sidecar.client()
     before = sidecar.fd_count()

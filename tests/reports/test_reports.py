@@ -1,23 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports from the field, one test each, by number.
 
-Those that tests elsewhere cover:
- 2 killed while loading      integration test_killed_while_loading
- 3 shm filled by another     integration test_filled_up_during_a_load
- 4 larger than the tmpfs     integration test_no_space
- 5 dies between attach and   integration test_lease_ends_with_the_connection
-   map
- 6 closes before the reply   integration test_client_closes_before_the_reply
-13 two loads of one table    integration test_busy, test_two_loads_at_once
-14 two hundred connections   integration test_two_hundred_idle_connections
-18 one descriptor too few    client test_client_life short_of_descriptors
-19 empty shard, no rows     checkpoint shard_empty, "an empty tensor"; a
-   for a rank               rank without heads: client test_client_attach
-21 missing, misshapen scale  unit test_loader
-23 client before sidecar     client test_client_life sidecar_comes_later
-25 cgroup limit              unit test_memory
-29 negative, too large ids   unit test_lookup ends
-31 chunks equal the whole    unit test_hash test_chunks_with_*
+Some are with what they test, in other folders and in C: `grep -r report_NN
+tests` finds each, and test_every_report_has_a_test that none is missing.
 
 20, a clock that is stepped: every duration and deadline is taken from
 CLOCK_MONOTONIC (sidecar/clock.h, the event loop's timers, poll's timeouts);

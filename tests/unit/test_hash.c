@@ -142,7 +142,7 @@ static void test_whole(void **state)
 	check(&c);
 }
 
-static void test_chunks_with_lookback(void **state)
+static void test_report_31_chunks_with_lookback(void **state)
 {
 	struct chunk c;
 
@@ -154,7 +154,7 @@ static void test_chunks_with_lookback(void **state)
 	}
 }
 
-static void test_chunks_with_slot_cache(void **state)
+static void test_report_31_chunks_with_slot_cache(void **state)
 {
 	int32_t cache[NUM_SLOTS] = {0};
 	struct engram_error err;
@@ -231,8 +231,8 @@ static void test_cuts(void **state)
 	want_cut(&params);
 	params_now = &params;
 	test_whole(state);
-	test_chunks_with_lookback(state);
-	test_chunks_with_slot_cache(state);
+	test_report_31_chunks_with_lookback(state);
+	test_report_31_chunks_with_slot_cache(state);
 	test_window_before_cache(state);
 	params_now = &model_params;
 	for (int r = 0; r < 2; r++)
@@ -529,8 +529,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_whole),
-		cmocka_unit_test(test_chunks_with_lookback),
-		cmocka_unit_test(test_chunks_with_slot_cache),
+		cmocka_unit_test(test_report_31_chunks_with_lookback),
+		cmocka_unit_test(test_report_31_chunks_with_slot_cache),
 		cmocka_unit_test(test_window_before_cache),
 		cmocka_unit_test(test_cuts),
 		cmocka_unit_test(test_unknown_is_pad),

@@ -231,7 +231,7 @@ static void check_ends(void)
 	guard_free(&out);
 }
 
-static void test_ends(void **state)
+static void test_report_29_ids_past_the_ends(void **state)
 {
 	(void)state;
 	each_isa(check_ends);
@@ -436,7 +436,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_code_and_scale),
 		cmocka_unit_test(test_float_env),
-		cmocka_unit_test(test_ends),
+		cmocka_unit_test(test_report_29_ids_past_the_ends),
 		cmocka_unit_test(test_padded_head),
 		cmocka_unit_test(test_strides),
 		cmocka_unit_test(test_large_block),

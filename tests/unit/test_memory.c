@@ -73,7 +73,7 @@ static void test_no_cgroup(void **state)
 }
 
 /* The tightest ancestor counts, and page cache is room. */
-static void test_version_2(void **state)
+static void test_report_25_limits_of_version_2(void **state)
 {
 	char file[512];
 
@@ -91,7 +91,7 @@ static void test_version_2(void **state)
 	assert_true(memory_cgroup_room(root, file, sizeof(file)) == 0);
 }
 
-static void test_version_1(void **state)
+static void test_report_25_limits_of_version_1(void **state)
 {
 	char file[512];
 
@@ -152,8 +152,10 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_root, remove_root)
 	const struct CMUnitTest tests[] = {
-		TEST(test_meminfo),   TEST(test_no_cgroup),
-		TEST(test_version_2), TEST(test_version_1),
+		TEST(test_meminfo),
+		TEST(test_no_cgroup),
+		TEST(test_report_25_limits_of_version_2),
+		TEST(test_report_25_limits_of_version_1),
 		TEST(test_promises),
 	};
 
