@@ -41,6 +41,12 @@ enum engram_status json_source_parse(struct json_source *src, const char *name,
 enum engram_status json_source_read(struct json_source *src, const char *file,
 				    size_t max_bytes, enum engram_status status,
 				    struct engram_error *err);
+/* The same with all numbers as reals, for files that have integers of any
+ * size. */
+enum engram_status json_source_read_reals(struct json_source *src,
+					  const char *file, size_t max_bytes,
+					  enum engram_status status,
+					  struct engram_error *err);
 void json_source_free(struct json_source *src);
 
 /* The line (from 1) on which the value at `path` starts; 0 if unknown. */

@@ -39,10 +39,10 @@ static enum engram_status not_json(const char *name, enum engram_status status,
 	return status;
 }
 
-enum engram_status json_source_parse(struct json_source *src, const char *name,
-				     const char *text, size_t len,
-				     enum engram_status status,
-				     struct engram_error *err)
+static enum engram_status parse(struct json_source *src, const char *name,
+				const char *text, size_t len, size_t flags,
+				enum engram_status status,
+				struct engram_error *err)
 {
 	json_error_t error;
 
@@ -51,7 +51,8 @@ enum engram_status json_source_parse(struct json_source *src, const char *name,
 	/* Before parsing, so that no text can make the parser recurse. */
 	if (engram_wire_json_depth(text, len) > ENGRAM_DEPTH_MAX)
 		status = too_deep(name, status, err);
-	else if (!(src->root = json_loadb(text, len, JSON_REJECT_DUPLICATES,
+	else if (!(src->root = json_loadb(text, len,
+					  JSON_REJECT_DUPLICATES | flags,
 					  &error)) ||
 		 json_memory_failed())
 		status = not_json(name, status, &error, err);
@@ -76,6 +77,14 @@ enum engram_status json_source_parse(struct json_source *src, const char *name,
 	src->text[len] = '\0';
 	src->len = len;
 	return ENGRAM_OK;
+}
+
+enum engram_status json_source_parse(struct json_source *src, const char *name,
+				     const char *text, size_t len,
+				     enum engram_status status,
+				     struct engram_error *err)
+{
+	return parse(src, name, text, len, 0, status, err);
 }
 
 /* The whole file; *text is malloc'd. */
@@ -116,8 +125,9 @@ static enum engram_status read_text(int fd, const char *file, size_t max_bytes,
 	return ENGRAM_OK;
 }
 
-enum engram_status json_source_read(struct json_source *src, const char *file,
-				    size_t max_bytes, enum engram_status status,
+static enum engram_status read_file(struct json_source *src, const char *file,
+				    size_t max_bytes, size_t flags,
+				    enum engram_status status,
 				    struct engram_error *err)
 {
 	enum engram_status result;
@@ -141,9 +151,25 @@ enum engram_status json_source_read(struct json_source *src, const char *file,
 		engram_error_path(err, "%s", file);
 		return result;
 	}
-	result = json_source_parse(src, file, text, len, status, err);
+	result = parse(src, file, text, len, flags, status, err);
 	free(text);
 	return result;
+}
+
+enum engram_status json_source_read(struct json_source *src, const char *file,
+				    size_t max_bytes, enum engram_status status,
+				    struct engram_error *err)
+{
+	return read_file(src, file, max_bytes, 0, status, err);
+}
+
+enum engram_status json_source_read_reals(struct json_source *src,
+					  const char *file, size_t max_bytes,
+					  enum engram_status status,
+					  struct engram_error *err)
+{
+	return read_file(src, file, max_bytes, JSON_DECODE_INT_AS_REAL, status,
+			 err);
 }
 
 void json_source_free(struct json_source *src)

@@ -63,6 +63,7 @@ static enum engram_status check_count(const char *file, uint64_t distinct,
 			 "%s: %" PRIu64 " compressed ids occur, config.json "
 			 "says engram_compressed_vocab_size %" PRIu32,
 			 file, distinct, compressed);
+	engram_error_path(err, "%s", file);
 	engram_error_figures(err, compressed, distinct);
 	engram_error_fix(err, "every hash multiplier derives from that "
 			      "number: use the map or the tokenizer.json that "
@@ -70,17 +71,21 @@ static enum engram_status check_count(const char *file, uint64_t distinct,
 	return ENGRAM_EGEOMETRY;
 }
 
-static enum engram_status derive(const struct json_source *src, int32_t **out,
-				 uint64_t *len, uint64_t *distinct,
-				 struct engram_error *err)
+static enum engram_status derive(const struct json_source *src,
+				 const char *file, int32_t **out, uint64_t *len,
+				 uint64_t *distinct, struct engram_error *err)
 {
 	struct tokenizer tokenizer;
 	enum engram_status status = tokenizer_read(src, &tokenizer, err);
 
-	if (status)
+	if (status) {
+		engram_error_path(err, "%s", file);
 		return status;
+	}
 	*len = tokenizer.len;
-	status = tokenizer_map(&tokenizer, out, distinct, err);
+	status = tokenizer_check_beside(src, &tokenizer, file, err);
+	if (!status)
+		status = tokenizer_map(&tokenizer, out, distinct, err);
 	tokenizer_free(&tokenizer);
 	return status;
 }
@@ -118,11 +123,14 @@ enum engram_status token_map_read(const char *file,
 	if (status)
 		return status;
 	*hash = XXH3_64bits(src.text, src.len);
-	if (tokenizer_is(src.root))
-		status = derive(&src, out, len, &distinct, err);
-	else
+	if (tokenizer_is(src.root)) {
+		status = derive(&src, file, out, len, &distinct, err);
+	} else {
 		status = take(&src, file, compressed_vocab_size, out, len,
 			      &distinct, err);
+		if (status)
+			engram_error_path(err, "%s", file);
+	}
 	json_source_free(&src);
 	if (!status)
 		status =
@@ -131,6 +139,5 @@ enum engram_status token_map_read(const char *file,
 		return ENGRAM_OK;
 	free(*out);
 	*out = NULL;
-	engram_error_path(err, "%s", file);
 	return status;
 }

@@ -31,6 +31,16 @@ enum engram_status tokenizer_read(const struct json_source *src,
 void tokenizer_free(struct tokenizer *tokenizer);
 
 /*
+ * Has the tokenizer all tokens that the files beside tokenizer.json, which is
+ * at `file`, name?  ENGRAM_ECHECKPOINT names one that it has not, or the file
+ * that is damaged.
+ */
+enum engram_status tokenizer_check_beside(const struct json_source *src,
+					  const struct tokenizer *tokenizer,
+					  const char *file,
+					  struct engram_error *err);
+
+/*
  * The compressed id of every raw id below tokenizer->len: those whose keys
  * (token_key.h) are the same get the same, numbered in the order in which they
  * first occur.  *map is malloc'd, int32 [tokenizer->len]; *distinct is how

@@ -46,6 +46,8 @@ static enum engram_status print_map(const char *file, struct engram_error *err)
 		return status;
 	status = tokenizer_read(&src, &tokenizer, err);
 	if (!status)
+		status = tokenizer_check_beside(&src, &tokenizer, file, err);
+	if (!status)
 		status = tokenizer_map(&tokenizer, &map, &distinct, err);
 	if (!status) {
 		printf("{\"compressed\": %" PRIu64 ", \"token_map\": [",

@@ -14,11 +14,12 @@ sys.path.insert(0, str(HERE))
 from tokenizer_file import BYTE_LEVEL, added, spell, write  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("ENGRAM_BUILD", "build")).resolve()
+PROBE = BUILD / "tests/token_map_probe"
 VENV = HERE.parent.parent / "build/tokenizers"
 
 
 def probe(*words):
-    return subprocess.run([BUILD / "tests/token_map_probe", *words],
+    return subprocess.run([PROBE, *words],
                           capture_output=True, check=True, timeout=120).stdout
 
 
@@ -139,6 +140,69 @@ WHOLE = {
 def test_whole_library(name, tmp_path):
     file = write(tmp_path / "tokenizer.json", *WHOLE[name])
     assert ours(file) == theirs(file)
+
+
+# Files beside tokenizer.json, and which of them names what that lacks.
+TOKENS = (["a", "b"], [added(2, "<pad>", special=True)])
+KNOWN = {"added_tokens_decoder": {"2": added(2, "<pad>"), "0": added(0, "a")},
+         "bos_token": "b", "eos_token": added(2, "<pad>"), "unk_token": None,
+         "pad_token": "", "add_bos_token": True,
+         "model_max_length": 10 ** 30, "chat_template": "{{ x }}",
+         "additional_special_tokens": ["a", added(2, "<pad>")],
+         "extra_special_tokens": {"image_token": "<pad>"}}
+CONFIG, MAP = "tokenizer_config.json", "special_tokens_map.json"
+BESIDE = {
+    "nothing new": ({CONFIG: KNOWN, MAP: {"bos_token": "a"},
+                     "added_tokens.json": {"<pad>": 2}}, None),
+    "an added token": (
+        {CONFIG: {"added_tokens_decoder": {"3": added(3, "<x>")}}},
+        f'{CONFIG}: added_tokens_decoder "<x>"'),
+    "a named one": ({CONFIG: {**KNOWN, "sep_token": "<x>"}},
+                    f'{CONFIG}: sep_token "<x>"'),
+    "a named one as an object": ({CONFIG: {"eos_token": added(3, "<x>")}},
+                                 f'{CONFIG}: eos_token "<x>"'),
+    "one of the model's own names": ({CONFIG: {"image_token": "<x>"}},
+                                     f'{CONFIG}: image_token "<x>"'),
+    "one of a list": ({CONFIG: {"additional_special_tokens": ["a", "<x>"]}},
+                      f'{CONFIG}: additional_special_tokens "<x>"'),
+    "one of a set of names": (
+        {CONFIG: {"extra_special_tokens": {"image_token": "<x>"}}},
+        f'{CONFIG}: extra_special_tokens "<x>"'),
+    "the older map of names": ({MAP: {"bos_token": "<x>"}},
+                               f'{MAP}: bos_token "<x>"'),
+    "the older list": ({CONFIG: {"bos_token": "a"},
+                        "added_tokens.json": {"<pad>": 2, "<x>": 3}},
+                       'added_tokens.json: token "<x>"'),
+    "older files that are not asked": (
+        {CONFIG: KNOWN, MAP: {"bos_token": "<x>"},
+         "added_tokens.json": {"<x>": 3}}, None),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_files_beside(name, tmp_path):
+    files, fault = BESIDE[name]
+    file = write(tmp_path / "tokenizer.json", *TOKENS)
+    for other, content in files.items():
+        (tmp_path / other).write_text(json.dumps(content))
+    if not fault:
+        assert ours(file)["token_map"] == [0, 1, 2]
+        return
+    run = subprocess.run([PROBE, file], capture_output=True, text=True,
+                         check=False, timeout=120)
+    assert run.returncode == 1
+    assert f"{tmp_path}/{fault} is not in tokenizer.json\n" in run.stdout
+    assert f"path: {tmp_path}/{fault.split(':')[0]}\n" in run.stdout
+    assert "save_pretrained(DIR)" in run.stdout
+
+
+def test_damaged_file_beside(tmp_path):
+    file = write(tmp_path / "tokenizer.json", *TOKENS)
+    (tmp_path / CONFIG).write_text("{")
+    run = subprocess.run([PROBE, file], capture_output=True, text=True,
+                         check=False, timeout=120)
+    assert run.returncode == 1
+    assert f"{tmp_path}/{CONFIG}:1:1: " in run.stdout
 
 
 def test_holes(tmp_path):
