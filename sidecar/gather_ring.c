@@ -143,7 +143,7 @@ bool gather_claim(struct gather_ring *ring, uint32_t slot,
 static void copy_rows(const struct gather_unit *u,
 		      const struct engram_rows *rows)
 {
-	enum { PART = 256 };
+	enum { PART = 512 };
 	const struct engram_ring *ring = &u->ring->ring;
 	const int32_t *from = engram_ring_ids(ring, u->slot);
 	int32_t ids[PART];

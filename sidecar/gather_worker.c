@@ -6,7 +6,7 @@
 /* Every so many units a thread takes any batch, not a small one first: many
  * small ones can not starve a large one. */
 #define ANY_TURN     4
-#define SPINS	     64
+#define SPINS	     8
 #define NAP_FIRST_NS 50000
 #define NAP_LAST_NS  1000000
 

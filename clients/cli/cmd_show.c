@@ -64,6 +64,23 @@ static void print_jobs(const json_t *jobs)
 	}
 }
 
+/* An older engramd does not say. */
+static void print_gather(const json_t *gather)
+{
+	char bytes[CLI_WORD];
+
+	if (!json_is_object(gather))
+		return;
+	printf("gather       %lld threads%s, %lld rings of %s, %lld rows, "
+	       "%.1f s of CPU\n",
+	       (long long)cli_int(gather, "threads"),
+	       json_is_true(json_object_get(gather, "asleep")) ? " asleep" : "",
+	       (long long)cli_int(gather, "rings"),
+	       cli_bytes(bytes, cli_number(gather, "ring_bytes")),
+	       (long long)cli_int(gather, "rows"),
+	       cli_number(gather, "cpu_seconds"));
+}
+
 static enum cli_exit run_status(struct cli *cli)
 {
 	char up[CLI_WORD], room[CLI_WORD], locked[CLI_WORD];
@@ -90,6 +107,7 @@ static enum cli_exit run_status(struct cli *cli)
 		printf(", %s free",
 		       cli_bytes(room, cli_number(memory, "room")));
 	putchar('\n');
+	print_gather(json_object_get(status, "gather"));
 	if (json_array_size(tables)) {
 		putchar('\n');
 		print_tables(tables);

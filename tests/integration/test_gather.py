@@ -136,6 +136,17 @@ def test_small_beside_large(probe):
     assert large.read()["own"] == 0
 
 
+def test_engramctl_shows_it(probe, sidecar):
+    one = probe()
+    one.do("lookup", 10, 1)
+    shown = subprocess.run(
+        [BUILD / "bin" / "engramctl", "--socket", sidecar.socket, "status"],
+        capture_output=True, text=True, check=True, timeout=DEADLINE).stdout
+    line = next(x for x in shown.splitlines() if x.startswith("gather"))
+    assert "2 threads" in line and "1 rings of " in line
+    assert f"{10 * 24 * 2} rows" in line
+
+
 def test_wakes_up(probe, sidecar):
     one = probe()
     one.do("lookup", 3, 1)

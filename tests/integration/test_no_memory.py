@@ -3,11 +3,13 @@
 end of that connection, never of the sidecar, and nothing leaks."""
 import json
 import mmap
+import os
 import struct
 
 import pytest
 
 import engramd
+from test_gather import attach, open_ring, ring_file
 
 PRELOAD = engramd.BUILD / "tests" / "fail_malloc.so"
 LIMIT = 2000  # allocations of one request; there are far fewer
@@ -99,6 +101,48 @@ def test_request(starved, method, params):
     client = sidecar.clients[0]
     assert client.table("demo")["leases"] == 0
     assert client.table("demo")["state"] == "ready"
+
+
+def open_and_close(client, lease, fd):
+    """"ok", or as outcome()."""
+    try:
+        ring = open_ring(client, fd, lease=lease)["ring"]
+        client.call("gather.bind", ring=ring, lease=lease)
+        client.call("gather.close", ring=ring)
+    except engramd.RpcError as error:
+        return error.name
+    except (AssertionError, BrokenPipeError, ConnectionResetError):
+        return "closed"
+    return "ok"
+
+
+def test_gather(starved):
+    sidecar, countdown = starved
+    before = sidecar.fd_count()
+    fd = ring_file()
+    for n in range(1, LIMIT):
+        with sidecar.connection() as client:
+            client.greet()
+            lease = attach(client)
+            countdown.set(n)
+            got = open_and_close(client, lease, fd)
+            met = countdown.get() == 0
+            countdown.set(0)
+            assert got in ("OutOfMemory", "InternalError", "closed",
+                           "ok"), (n, got)
+        if not met:
+            assert got == "ok"
+            break
+    os.close(fd)
+    client = sidecar.clients[0]
+    engramd.until(lambda: client.call("status")["gather"]["rings"] == 0,
+                  "no ring is left")
+    engramd.until(lambda: sidecar.fd_count() == before,
+                  "descriptors return")
+    engramd.until(lambda: client.table("demo")["leases"] == 0,
+                  "the leases end")
+    job = client.call("unload", table="demo")["job"]
+    assert client.finish(job)["state"] == "done"
 
 
 def test_connect(starved):
