@@ -91,19 +91,26 @@ static enum gather_admitted admit(struct gather_ring *ring, uint32_t slot,
 	return b->rows ? GATHER_ADMITTED : GATHER_REFUSED;
 }
 
+static bool is_new(struct gather_ring *ring, uint32_t slot)
+{
+	struct gather_batch *b = &ring->batches[slot];
+
+	return engram_ring_posted(&ring->ring, slot) != atomic_load(&b->seen) &&
+	       !atomic_load(&b->units_left);
+}
+
 enum gather_admitted gather_admit(struct gather_ring *ring, uint32_t slot,
 				  uint32_t unit_rows, uint32_t threads,
 				  uint32_t *units)
 {
 	enum gather_admitted result = GATHER_NOTHING;
 	struct gather_batch *b = &ring->batches[slot];
-	uint32_t seq = engram_ring_posted(&ring->ring, slot);
 
-	if (seq == atomic_load_explicit(&b->seen, memory_order_relaxed) ||
-	    atomic_load(&b->units_left) || atomic_exchange(&b->admitting, true))
+	if (!is_new(ring, slot) || atomic_exchange(&b->admitting, true))
 		return GATHER_NOTHING;
-	/* Another may just have done it. */
-	if (seq != atomic_load(&b->seen) && !atomic_load(&b->units_left)) {
+	/* Another may just have done it, and the client have posted the next:
+	 * what was read before says nothing now. */
+	if (is_new(ring, slot)) {
 		result = admit(ring, slot, unit_rows, threads);
 		*units = atomic_load(&b->units);
 	}
