@@ -7,7 +7,10 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "integration")]
-import soak  # noqa: E402  pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+import engramd  # noqa: E402
+import row_reader  # noqa: E402
+import soak  # noqa: E402
 
 
 def test_short_soak():
@@ -18,3 +21,21 @@ def test_short_soak():
     assert done["rows"] > 0 and done["attaches"] > 3
     # chance may leave some of the rest out of so short a time
     assert any(name.startswith(("load", "reload")) for name in done)
+
+
+def test_rows_of_another_generation_are_counted(tmp_path):
+    """The reader is not blind: told another function, it finds every row
+    wrong, and says that it is a mixture."""
+    checkpoint = engramd.synth(tmp_path / "model", *soak.SHAPE, "--seed", "1")
+    sidecar = engramd.Sidecar(tmp_path, [
+        {"name": "demo", "checkpoint": str(checkpoint)}])
+    content = sidecar.client().have("demo")["content_id"]
+    reader = row_reader.RowReader(sidecar, "demo", {2: content})
+    engramd.until(lambda: reader.steps > 2, "rows are read")
+    counts = reader.counts()
+    reader.kill()
+    assert counts["wrong"] > 0 and counts["mixed"] > 0, counts
+    reader = row_reader.RowReader(sidecar, "demo", {1: "0" * 32})
+    engramd.until(lambda: reader.unknown > 0, "the content id is unknown")
+    reader.kill()
+    sidecar.stop()
