@@ -161,21 +161,56 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- waiting ---- */
 
-/* 1 once the rows of the chunk are there, 0 when they will not come. */
-static __device__ int await_flag(const struct ring_task &t, uint32_t flag,
-				 uint32_t seq, uint64_t begin)
-{
-	const uint32_t *at = &t.ring.slot->flags[flag].value;
-	uint32_t value;
+/* What one warp finds out for its block, so that no two warps read one flag:
+ * reads of the same line of host memory go over the bus one after another. */
+struct found {
+	uint8_t chunk[WARP]; /* CHUNK_... */
+};
 
-	for (;;) {
-		value = load_acquire(at);
-		if (value >> 2 == seq && (value & 3) != ENGRAM_RING_PENDING)
-			return (value & 3) == ENGRAM_RING_ROWS;
-		if (now_ns() - begin > t.timeout_ns)
-			return 0;
-		__nanosleep(POLL_NS);
+#define CHUNK_PENDING 0
+#define CHUNK_HERE    1
+#define CHUNK_MISSING 2
+
+/* The block's n-th chunk; chunks are dealt out to blocks in turn. */
+static __device__ __forceinline__ uint32_t chunk_of(uint32_t n)
+{
+	return blockIdx.x + n * gridDim.x;
+}
+
+/* By one whole warp, a chunk each lane. */
+static __device__ void watch(const struct ring_task &t, uint32_t seq,
+			     uint64_t begin, volatile struct found *found)
+{
+	uint32_t lane = threadIdx.x % WARP, chunk = chunk_of(lane);
+	int pending = chunk < t.flags;
+	uint32_t value = 0;
+
+	while (__any_sync(~0u, pending)) {
+		if (pending)
+			value = load_acquire(&t.ring.slot->flags[chunk].value);
+		if (pending && value >> 2 == seq &&
+		    (value & 3) != ENGRAM_RING_PENDING) {
+			__threadfence_block();
+			found->chunk[lane] = (value & 3) == ENGRAM_RING_ROWS
+						     ? CHUNK_HERE
+						     : CHUNK_MISSING;
+			pending = 0;
+		} else if (pending && now_ns() - begin > t.timeout_ns) {
+			found->chunk[lane] = CHUNK_MISSING;
+			pending = 0;
+		}
 	}
+}
+
+static __device__ __forceinline__ int await_chunk(
+	uint32_t n, const volatile struct found *found)
+{
+	uint8_t what;
+
+	while (what = found->chunk[n], what == CHUNK_PENDING)
+		__nanosleep(POLL_NS);
+	__threadfence_block();
+	return what == CHUNK_HERE;
 }
 
 /* ---- rows ---- */
@@ -237,16 +272,42 @@ static __device__ void tile_of_table(const struct ring_task &t,
 		tile_of_elements(t.lookup, rows, first, count, index, lane);
 }
 
+/* The tiles of the block's chunks, by all its warps but the one that watches.
+ */
+static __device__ void read_chunks(const struct ring_task &t,
+				   const struct engram_rows &rows,
+				   const volatile struct found *found)
+{
+	uint32_t lane = threadIdx.x % WARP;
+	uint32_t tiles = t.flag_rows / DEPTH;
+
+	for (uint32_t i = threadIdx.x / WARP - 1; chunk_of(i / tiles) < t.flags;
+	     i += WARPS - 1) {
+		int64_t first = (int64_t)chunk_of(i / tiles) * t.flag_rows +
+				i % tiles * DEPTH;
+		int64_t left = t.lookup.num_rows - first;
+		uint32_t count = left < DEPTH ? (uint32_t)left : DEPTH;
+
+		if (left <= 0)
+			continue;
+		if (await_chunk(i / tiles, found))
+			tile_of_ring(t, first, count, lane);
+		else
+			tile_of_table<true>(t, rows, first, count, lane);
+	}
+}
+
 static __global__ void __launch_bounds__(THREADS, 1)
 	lookup_kernel(const __grid_constant__ struct ring_task t)
 {
 	struct engram_rows rows = rows_now(t.lookup);
-	uint32_t seq = next_seq(t), lane = threadIdx.x % WARP;
-	int64_t first =
-		((int64_t)blockIdx.x * WARPS + threadIdx.x / WARP) * DEPTH;
+	uint32_t seq = next_seq(t);
 	uint64_t begin = now_ns();
+	__shared__ struct found found;
 	__shared__ int idle;
 
+	if (threadIdx.x < WARP)
+		found.chunk[threadIdx.x] = CHUNK_PENDING;
 	if (blockIdx.x == 0) {
 		/* both cross the bus: at once */
 		if (threadIdx.x == THREADS - WARP)
@@ -255,21 +316,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
 		__syncthreads();
 		write_post(t, seq, idle);
 	}
-	for (; first < t.lookup.num_rows;
-	     first += (int64_t)gridDim.x * WARPS * DEPTH) {
-		int64_t left = t.lookup.num_rows - first;
-		uint32_t count = left < DEPTH ? (uint32_t)left : DEPTH;
-		int here = 0;
-
-		if (lane == 0)
-			here = await_flag(t, (uint32_t)first / t.flag_rows, seq,
-					  begin);
-		__syncwarp();
-		if (__shfl_sync(~0u, here, 0))
-			tile_of_ring(t, first, count, lane);
-		else
-			tile_of_table<true>(t, rows, first, count, lane);
-	}
+	__syncthreads();
+	if (threadIdx.x < WARP)
+		watch(t, seq, begin, &found);
+	else
+		read_chunks(t, rows, &found);
 	__syncthreads();
 	if (threadIdx.x == 0) {
 		__threadfence();
@@ -362,8 +413,7 @@ enum engram_status engram_cuda_ring_lookup(
 {
 	struct ring_task t = {};
 	enum engram_status status = make_task(ring, batch, out, &t, err);
-	int64_t blocks =
-		(t.lookup.num_rows + WARPS * DEPTH - 1) / (WARPS * DEPTH);
+	uint32_t blocks;
 
 	if (status || !t.flags)
 		return status;
@@ -373,8 +423,12 @@ enum engram_status engram_cuda_ring_lookup(
 				      "rows of another kind than 256 fp8 codes "
 				      "with 8 scales, or not aligned",
 				      "use engram_cuda_ring_post");
-	blocks = blocks < LOOKUP_BLOCKS ? blocks : LOOKUP_BLOCKS;
-	lookup_kernel<<<(unsigned int)blocks, THREADS, 0, stream>>>(t);
+	/* a warp watches as many chunks as it has lanes */
+	blocks = t.flags < LOOKUP_BLOCKS ? t.flags : LOOKUP_BLOCKS;
+	if (t.flags > blocks * WARP)
+		return engram_invalid(err, "flag_rows", "too many chunks",
+				      "use larger ones");
+	lookup_kernel<<<blocks, THREADS, 0, stream>>>(t);
 	return engram_cuda_launched("ring lookup kernel", err);
 }
 

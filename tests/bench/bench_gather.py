@@ -202,7 +202,8 @@ def main():
     except sidecar.CannotMount as error:
         print(f"on small pages: {error}", file=sys.stderr)
         args.huge = None
-    with tempfile.TemporaryDirectory(dir=args.dir) as directory:
+    # not in /dev/shm, which is engramd's own
+    with tempfile.TemporaryDirectory() as directory:
         work = pathlib.Path(directory)
         checkpoint = work / "model"
         rows = sparse_checkpoint.make(checkpoint, args.gib)
