@@ -7,7 +7,7 @@
 /* Batches up to this many rows are faster in one kernel that waits; larger
  * ones leave the device alone while they are gathered
  * (tests/bench/README.md). */
-#define SMALL_ROWS	8192
+#define SMALL_ROWS	4096
 #define SMALL_FLAG_ROWS 64
 #define LARGE_FLAG_ROWS 12288 /* a copy and a wait each */
 
