@@ -6,9 +6,8 @@
 #include <string.h>
 #include <sys/vfs.h>
 #include <unistd.h>
-#define XXH_STATIC_LINKING_ONLY /* XXH3_state_t on the stack */
-#include <xxhash.h>
 
+#include "checksum.h"
 #include "segment.h"
 
 #define AT(field, offset)                                                      \

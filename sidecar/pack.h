@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <xxhash.h>
 
+#include "checksum.h"
 #include "engram_segment.h"
 
 struct pack {
@@ -14,7 +14,7 @@ struct pack {
 	const struct engram_segment_header *header;
 	uint64_t code_bytes, scale_bytes; /* of a row */
 	XXH3_state_t *hash;
-	uint8_t *tile; /* a few packed records, for the split layout */
+	uint8_t *tile; /* a few records, in the first-level cache */
 	uint64_t tile_rows;
 };
 

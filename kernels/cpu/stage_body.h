@@ -8,13 +8,11 @@
  */
 #include <stdalign.h>
 #include <string.h>
-#ifdef __SSE2__
-#include <immintrin.h>
-#endif
 
 #include "engram_row_math.h"
 #include "engram_segment.h"
 #include "stage.h"
+#include "stream.h"
 
 #define AHEAD	 16
 #define TOGETHER 8
@@ -76,35 +74,6 @@ static void copy(uint8_t *to, const struct record *r, const struct sizes *sizes,
 		memcpy(to + sizes->codes, r->scales, sizes->scales);
 	if (stride > bytes)
 		memset(to + bytes, 0, stride - bytes);
-}
-
-/* Whole lines, both aligned. */
-static void stream(uint8_t *to, const uint8_t *from, size_t bytes)
-{
-#if defined(__AVX512F__)
-	for (size_t at = 0; at < bytes; at += 64)
-		_mm512_stream_si512((void *)(to + at),
-				    _mm512_load_si512(from + at));
-#elif defined(__AVX2__)
-	for (size_t at = 0; at < bytes; at += 32)
-		_mm256_stream_si256(
-			(void *)(to + at),
-			_mm256_load_si256((const void *)(from + at)));
-#elif defined(__SSE2__)
-	for (size_t at = 0; at < bytes; at += 16)
-		_mm_stream_si128((void *)(to + at),
-				 _mm_load_si128((const void *)(from + at)));
-#else
-	memcpy(to, from, bytes);
-#endif
-}
-
-/* What was streamed is not ordered by a release store alone. */
-static void stream_end(void)
-{
-#ifdef __SSE2__
-	_mm_sfence();
-#endif
 }
 
 /* The rows on their way, in a ring of AHEAD. */

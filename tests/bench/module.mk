@@ -23,6 +23,13 @@ ALL += $(ATTACH_PROBE)
 CHECK_DEPS += $(ATTACH_PROBE_FAKE)
 endif
 
+MEMORY_PROBE := $B/tests/memory_probe
+$(MEMORY_PROBE): $B/obj/tests/bench/memory_probe.o $$(TEST_LIBS)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(SIDECAR_LDLIBS)
+CHECK_DEPS += $(MEMORY_PROBE)
+
 ifeq ($(SANITIZE)$(COVERAGE),)
 CHECK_PYTEST += tests/bench
 CHECK_DEPS += $(KERNELS_TEST_SO) $(ENGRAMD) $(SYNTH)
