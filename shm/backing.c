@@ -51,16 +51,33 @@ int backing_open_retry(const char *path, int flags, unsigned int mode)
 	return fd;
 }
 
-static enum engram_status create_memfd(const char *name, int *fd,
+/* MFD_HUGETLB and the logarithm of the page's size, where it has its place. */
+static unsigned int hugetlb_flags(uint64_t page_bytes)
+{
+	if (!page_bytes)
+		return 0;
+	return MFD_HUGETLB | (unsigned int)__builtin_ctzll(page_bytes)
+				     << MAP_HUGE_SHIFT;
+}
+
+static enum engram_status create_memfd(const struct engram_backing *backing,
+				       const char *name, int *fd,
 				       struct engram_error *err)
 {
 	enum engram_status status;
 
-	*fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	*fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING |
+					 hugetlb_flags(backing->memfd_page));
 	if (*fd >= 0)
 		return ENGRAM_OK;
 	status = engram_error_sys(err, errno, "memfd_create \"%s\"", name);
-	engram_error_fix(err, "free some memory or raise RLIMIT_NOFILE");
+	engram_error_fix(err,
+			 backing->memfd_page
+				 ? "set memory.huge_page to a size that is "
+				   "in /sys/kernel/mm/hugepages, or leave "
+				   "it out"
+				 : "free some memory or raise "
+				   "RLIMIT_NOFILE");
 	return status;
 }
 
@@ -72,7 +89,7 @@ enum engram_status backing_create(const struct engram_backing *backing,
 	enum engram_status status;
 
 	if (backing->kind == ENGRAM_BACKING_MEMFD)
-		return create_memfd(name, fd, err);
+		return create_memfd(backing, name, fd, err);
 	status = backing_path(path, backing, name, err);
 	if (status)
 		return status;
@@ -143,14 +160,27 @@ static uint64_t pool_room(uint64_t page_bytes)
 	       page_bytes;
 }
 
+static int statfs_retry(const struct engram_backing *backing, struct statfs *fs)
+{
+	int r;
+
+	do
+		r = statfs(backing->dir, fs);
+	while (r && errno == EINTR);
+	return r;
+}
+
 enum engram_status engram_backing_room(const struct engram_backing *backing,
 				       uint64_t *bytes,
 				       struct engram_error *err)
 {
 	enum engram_status status;
 	struct statfs fs;
-	int r;
 
+	if (backing->kind == ENGRAM_BACKING_MEMFD && backing->memfd_page) {
+		*bytes = pool_room(backing->memfd_page);
+		return ENGRAM_OK;
+	}
 	if (backing->kind == ENGRAM_BACKING_MEMFD) {
 		engram_error_set(err, ENGRAM_EUNSUPPORTED,
 				 "a memfd has no limit of its own");
@@ -158,10 +188,7 @@ enum engram_status engram_backing_room(const struct engram_backing *backing,
 				      "cgroup's memory.max");
 		return ENGRAM_EUNSUPPORTED;
 	}
-	do
-		r = statfs(backing->dir, &fs);
-	while (r && errno == EINTR);
-	if (r) {
+	if (statfs_retry(backing, &fs)) {
 		status =
 			engram_error_sys(err, errno, "statfs %s", backing->dir);
 		engram_error_fix(err,
@@ -170,6 +197,16 @@ enum engram_status engram_backing_room(const struct engram_backing *backing,
 				 backing->dir);
 		engram_error_path(err, "%s", backing->dir);
 		return status;
+	}
+	if (backing->kind == ENGRAM_BACKING_SHM && fs.f_type != TMPFS_MAGIC &&
+	    fs.f_type != RAMFS_MAGIC) {
+		engram_error_set(err, ENGRAM_EUNSUPPORTED,
+				 "%s is not in memory: it is no tmpfs",
+				 backing->dir);
+		engram_error_fix(err, "mount a tmpfs there, or set "
+				      "memory.path to one");
+		engram_error_path(err, "%s", backing->dir);
+		return ENGRAM_EUNSUPPORTED;
 	}
 	*bytes = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
 	/* Without a limit of its own (size=) a mount says 0 blocks. */
@@ -182,6 +219,29 @@ enum engram_status engram_backing_room(const struct engram_backing *backing,
 			*bytes = pool;
 	}
 	return ENGRAM_OK;
+}
+
+uint64_t engram_backing_files(const struct engram_backing *backing)
+{
+	struct statfs fs;
+
+	/* A mount without a limit (nr_inodes=0) says 0 files. */
+	if (backing->kind == ENGRAM_BACKING_MEMFD ||
+	    statfs_retry(backing, &fs) || !fs.f_files)
+		return UINT64_MAX;
+	return (uint64_t)fs.f_ffree;
+}
+
+uint64_t engram_backing_page(const struct engram_backing *backing)
+{
+	struct statfs fs;
+
+	if (backing->kind == ENGRAM_BACKING_MEMFD && backing->memfd_page)
+		return backing->memfd_page;
+	if (backing->kind == ENGRAM_BACKING_MEMFD ||
+	    statfs_retry(backing, &fs) || fs.f_type != HUGETLBFS_MAGIC)
+		return (uint64_t)sysconf(_SC_PAGESIZE);
+	return (uint64_t)fs.f_bsize;
 }
 
 static int same_file(int a, int b)

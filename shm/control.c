@@ -315,8 +315,13 @@ static enum engram_status open_owner(struct engram_control_owner *o,
 	uint64_t page;
 
 	control_page_name(name, instance);
-	if (backing->kind == ENGRAM_BACKING_MEMFD)
-		return backing_create(backing, name, &o->fd, err);
+	if (backing->kind == ENGRAM_BACKING_MEMFD) {
+		/* A small page is enough. */
+		const struct engram_backing small = {
+			.kind = ENGRAM_BACKING_MEMFD};
+
+		return backing_create(&small, name, &o->fd, err);
+	}
 	status = backing_path(o->path, backing, name, err);
 	if (status)
 		return status;

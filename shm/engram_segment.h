@@ -160,14 +160,23 @@ static inline const void *engram_segment_at(
 /* ---- where segments live ---- */
 
 enum engram_backing_kind {
-	ENGRAM_BACKING_SHM = 1,	      /* shm_open: files in /dev/shm */
+	ENGRAM_BACKING_SHM = 1,	      /* files in /dev/shm or another tmpfs */
 	ENGRAM_BACKING_HUGETLBFS = 2, /* files in a mounted directory */
 	ENGRAM_BACKING_MEMFD = 3      /* no name; lives by its descriptors */
+};
+
+/* Transparent huge pages under what has small ones otherwise. */
+enum engram_huge {
+	ENGRAM_HUGE_TRY = 0,	 /* as many as can be had */
+	ENGRAM_HUGE_REQUIRE = 1, /* ENGRAM_ENOSPACE if one can not be had */
+	ENGRAM_HUGE_OFF = 2	 /* as the mount gives them */
 };
 
 struct engram_backing {
 	enum engram_backing_kind kind;
 	char dir[192]; /* "/dev/shm", the mount point, or "" for memfd */
+	enum engram_huge huge;
+	uint64_t memfd_page; /* of hugetlb, for memfd; 0: ordinary memory */
 };
 
 /*
@@ -188,6 +197,13 @@ void engram_segment_name(char out[256], const char *instance, const char *table,
 enum engram_status engram_backing_room(const struct engram_backing *backing,
 				       uint64_t *bytes,
 				       struct engram_error *err);
+
+/* How many more files it takes; UINT64_MAX where that is not limited. */
+uint64_t engram_backing_files(const struct engram_backing *backing);
+
+/* Size of its pages, which segments are whole numbers of; a small page's where
+ * that can not be told. */
+uint64_t engram_backing_page(const struct engram_backing *backing);
 
 /* ---- writing (engramd only) ---- */
 
@@ -231,11 +247,22 @@ enum engram_status engram_segment_create(const struct engram_backing *backing,
 /*
  * Allocate and fault in the pages of [offset, offset + bytes) of the segment,
  * so that a full file system is ENGRAM_ENOSPACE here and never a SIGBUS
- * later.  Any thread, ranges may touch; rounds outward to pages.
+ * later.  Any thread, ranges may touch; rounds outward to pages, huge ones if
+ * backing.huge is not ENGRAM_HUGE_OFF.
  */
 enum engram_status engram_segment_reserve(struct engram_segment_writer *w,
 					  uint64_t offset, uint64_t bytes,
 					  struct engram_error *err);
+
+/*
+ * How much of the segment this process has mapped, and how much of that by huge
+ * pages of any kind: what the kernel says, not what was asked for.  Of pages
+ * that were not touched here (engram_segment_adopt) nothing is known yet.
+ * Takes milliseconds a GiB of small pages.
+ */
+enum engram_status engram_segment_huge(const struct engram_segment_writer *w,
+				       uint64_t *mapped, uint64_t *huge,
+				       struct engram_error *err);
 
 struct engram_segment_header *engram_segment_writer_header(
 	struct engram_segment_writer *w);

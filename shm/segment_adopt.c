@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "backing.h"
+#include "huge.h"
 #include "segment_writer.h"
 
 /* Only a process of our own user could have made it as we would. */
@@ -43,7 +44,8 @@ static enum engram_status map_whole(struct engram_segment_writer *w,
 	w->page_bytes = segment_page_bytes(w->fd);
 	if (!w->page_bytes)
 		return engram_error_sys(err, errno, "fstatfs %s", w->name);
-	w->base = mmap(NULL, w->map_bytes, PROT_READ, MAP_SHARED, w->fd, 0);
+	w->base =
+		segment_mmap(w->fd, 0, w->map_bytes, PROT_READ, w->page_bytes);
 	if (w->base == MAP_FAILED) {
 		w->base = NULL;
 		return engram_error_sys(err, errno, "mmap %s", w->name);

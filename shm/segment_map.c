@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "backing.h"
+#include "huge.h"
 #include "segment_check.h"
 
 /* Read all of [0, bytes) unless the file ends first; bytes read, or -1. */
@@ -155,8 +156,8 @@ static void *map_pages(const struct map_source *from, uint64_t begin,
 		       uint64_t bytes, struct engram_error *err)
 {
 	const int writable = from->protection & PROT_WRITE;
-	void *p = mmap(NULL, bytes, from->protection, MAP_SHARED, from->fd,
-		       (off_t)begin);
+	void *p = segment_mmap(from->fd, begin, bytes, from->protection,
+			       from->page);
 	enum engram_status status;
 
 	if (p == MAP_FAILED) {

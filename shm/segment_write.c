@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A segment from its temporary name to its published one. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -12,12 +13,9 @@
 
 #include "backing.h"
 #include "failpoint.h"
+#include "huge.h"
 #include "segment_check.h"
 #include "segment_writer.h"
-
-/* Pages are allocated in pieces of this size: a signal throws away at most
- * one piece's work, and others get a turn at the file system's lock. */
-#define RESERVE_BYTES (UINT64_C(64) << 20)
 
 static enum engram_status check_spec(const struct engram_segment_spec *spec,
 				     struct engram_segment_header *h,
@@ -158,63 +156,6 @@ static void write_header(char *base, const struct engram_segment_header *h,
 		   sizeof(struct engram_segment_source));
 }
 
-/* The backing is full: say how much was asked for and what there is.  A memfd
- * has no limit of its own to compare with. */
-static enum engram_status no_space(const struct engram_segment_writer *w,
-				   uint64_t needed, int sys_errno,
-				   struct engram_error *err)
-{
-	uint64_t room;
-
-	if (!engram_backing_room(&w->backing, &room, NULL)) {
-		engram_error_set(err, ENGRAM_ENOSPACE,
-				 "%s: no room for %" PRIu64
-				 " more bytes, %" PRIu64 " are free",
-				 w->temporary, needed, room);
-		engram_error_fix(err,
-				 "make %s or the cgroup's memory limit "
-				 "larger, or remove leftovers with "
-				 "`engramctl prune`",
-				 w->backing.dir);
-	} else {
-		room = 0;
-		engram_error_set(err, ENGRAM_ENOSPACE,
-				 "%s: no memory for %" PRIu64 " more bytes",
-				 w->temporary, needed);
-		engram_error_fix(err, "make the cgroup's memory limit larger, "
-				      "or free some memory");
-	}
-	if (err)
-		err->sys_errno = sys_errno;
-	engram_error_figures(err, needed, room);
-	engram_error_path(err, "%s", w->backing.dir);
-	return ENGRAM_ENOSPACE;
-}
-
-/* For errors that say nothing else: a limit, or a file system that is not
- * what it should be. */
-static void usual_fix(const struct engram_segment_writer *w,
-		      struct engram_error *err)
-{
-	const char *dir = w->backing.dir;
-
-	if (err && !*err->fix)
-		engram_error_fix(err,
-				 "check engramd's limits (prlimit, "
-				 "vm.max_map_count)%s%s",
-				 *dir ? " and what is mounted on " : "", dir);
-}
-
-static int allocate(int fd, uint64_t offset, uint64_t bytes)
-{
-	int r;
-
-	do
-		r = fallocate(fd, 0, (off_t)offset, (off_t)bytes);
-	while (r && errno == EINTR);
-	return r;
-}
-
 static int truncate_retry(int fd, uint64_t bytes)
 {
 	int r;
@@ -225,48 +166,29 @@ static int truncate_retry(int fd, uint64_t bytes)
 	return r;
 }
 
-/* Errnos by which file systems say that memory ran out. */
-static int out_of_space(int sys_errno)
-{
-	return sys_errno == ENOSPC || sys_errno == EDQUOT ||
-	       sys_errno == ENOMEM || sys_errno == EFBIG;
-}
-
-/* A call that takes memory has failed: `needed` bytes, by errno. */
-static enum engram_status call_failed(const struct engram_segment_writer *w,
-				      const char *call, uint64_t needed,
-				      struct engram_error *err)
-{
-	const int sys_errno = errno;
-
-	if (out_of_space(sys_errno))
-		return no_space(w, needed, sys_errno, err);
-	return engram_error_sys(err, sys_errno, "%s %s", call, w->temporary);
-}
-
 static enum engram_status size_and_map(struct engram_segment_writer *w,
 				       struct engram_segment_header *h,
 				       struct engram_error *err)
 {
+	char *base;
+
 	w->page_bytes = segment_page_bytes(w->fd);
 	if (!w->page_bytes)
 		return engram_error_sys(err, errno, "fstatfs %s", w->temporary);
 	h->total_bytes = round_up(h->total_bytes, w->page_bytes);
 	if (truncate_retry(w->fd, h->total_bytes))
-		return call_failed(w, "ftruncate", h->total_bytes, err);
-	if (allocate(w->fd, 0, h->data_offset))
-		return call_failed(w, "fallocate", h->data_offset, err);
-	w->base = mmap(NULL, h->total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
-		       w->fd, 0);
-	if (w->base == MAP_FAILED) {
-		w->base = NULL;
-		/* hugetlbfs takes the pages out of its pool here. */
-		return call_failed(w, "mmap", h->total_bytes, err);
-	}
+		return segment_call_failed(w, "ftruncate", h->total_bytes, err);
+	base = segment_mmap(w->fd, 0, h->total_bytes, PROT_READ | PROT_WRITE,
+			    w->page_bytes);
+	/* hugetlbfs takes the pages out of its pool here. */
+	if (base == MAP_FAILED)
+		return segment_call_failed(w, "mmap", h->total_bytes, err);
+	w->base = base;
 	w->map_bytes = h->total_bytes;
 	if (madvise(w->base, w->map_bytes, MADV_DONTFORK))
 		return engram_error_sys(err, errno, "madvise %s", w->temporary);
-	return ENGRAM_OK;
+	segment_want_huge(w);
+	return engram_segment_reserve(w, 0, h->data_offset, err);
 }
 
 enum engram_status engram_segment_create(const struct engram_backing *backing,
@@ -309,87 +231,15 @@ enum engram_status engram_segment_create(const struct engram_backing *backing,
 	status = size_and_map(w, &h, err);
 	if (status)
 		goto fail;
+	assert(w->base);
 	write_header(w->base, &h, spec);
 	FAILPOINT(segment_created);
 	*out = w;
 	return ENGRAM_OK;
 fail:
-	usual_fix(w, err);
+	segment_usual_fix(w, err);
 	engram_error_context(err, "create segment");
 	engram_segment_discard(w);
-	return status;
-}
-
-/* Kernels before 5.14: touch each page.  An atomic that changes nothing, as
- * other threads may be writing to pages at the edges. */
-static void touch_pages(char *begin, uint64_t bytes, uint64_t page)
-{
-	uint64_t at;
-
-	for (at = 0; at < bytes; at += page)
-		__atomic_fetch_or(begin + at, 0, __ATOMIC_RELAXED);
-}
-
-static enum engram_status populate(struct engram_segment_writer *w,
-				   uint64_t offset, uint64_t bytes,
-				   struct engram_error *err)
-{
-	int r;
-
-	do
-		r = madvise(w->base + offset, bytes, MADV_POPULATE_WRITE);
-	while (r && (errno == EINTR || errno == EAGAIN));
-	if (!r)
-		return ENGRAM_OK;
-	if (errno == EINVAL || errno == ENOSYS) {
-		touch_pages(w->base + offset, bytes, w->page_bytes);
-		return ENGRAM_OK;
-	}
-	/* EFAULT: what would have been a SIGBUS. */
-	if (out_of_space(errno) || errno == EFAULT)
-		return no_space(w, bytes, errno, err);
-	return engram_error_sys(err, errno, "populate %s at %" PRIu64,
-				w->temporary, offset);
-}
-
-/* Allocate and fault in whole pages; `left` bytes are still wanted. */
-static enum engram_status reserve_piece(struct engram_segment_writer *w,
-					uint64_t at, uint64_t bytes,
-					uint64_t left, struct engram_error *err)
-{
-	if (allocate(w->fd, at, bytes))
-		return call_failed(w, "fallocate", left, err);
-	return populate(w, at, bytes, err);
-}
-
-enum engram_status engram_segment_reserve(struct engram_segment_writer *w,
-					  uint64_t offset, uint64_t bytes,
-					  struct engram_error *err)
-{
-	/* Whole pages, of hugetlbfs too. */
-	const uint64_t most = round_up(RESERVE_BYTES, w->page_bytes);
-	enum engram_status status = ENGRAM_OK;
-	uint64_t end, at, piece;
-
-	if (offset > w->map_bytes || bytes > w->map_bytes - offset) {
-		engram_error_set(err, ENGRAM_EINVAL,
-				 "%s: bytes %" PRIu64 "+%" PRIu64
-				 " are outside of %" PRIu64,
-				 w->temporary, offset, bytes, w->map_bytes);
-		engram_error_fix(err, "report this: the caller's sizes are "
-				      "not the segment's");
-		return ENGRAM_EINVAL;
-	}
-	if (!bytes)
-		return ENGRAM_OK;
-	end = round_up(offset + bytes, w->page_bytes);
-	at = offset - offset % w->page_bytes;
-	for (; at < end && !status; at += piece) {
-		piece = end - at < most ? end - at : most;
-		status = reserve_piece(w, at, piece, end - at, err);
-	}
-	if (status)
-		usual_fix(w, err);
 	return status;
 }
 
@@ -491,7 +341,7 @@ enum engram_status engram_segment_publish(struct engram_segment_writer *w,
 	if (!status)
 		return ENGRAM_OK;
 fail:
-	usual_fix(w, err);
+	segment_usual_fix(w, err);
 	engram_error_context(err, "publish segment");
 	return status;
 }

@@ -17,6 +17,15 @@ struct engram_segment_writer {
 	uint64_t page_bytes;
 };
 
+/* A call that takes memory has failed by errno, when `needed` bytes were still
+ * wanted: ENGRAM_ENOSPACE with both figures if that is what it was. */
+enum engram_status segment_call_failed(const struct engram_segment_writer *w,
+				       const char *call, uint64_t needed,
+				       struct engram_error *err);
+/* A fix for errors that have none. */
+void segment_usual_fix(const struct engram_segment_writer *w,
+		       struct engram_error *err);
+
 /* Unmap, close and free; names stay. */
 void segment_writer_close(struct engram_segment_writer *w);
 

@@ -20,8 +20,10 @@ struct generation *generation_new(uint64_t number, uint32_t num_layers)
 	}
 	gen->number = number;
 	gen->num_layers = num_layers;
-	for (i = 0; i < num_layers; i++)
+	for (i = 0; i < num_layers; i++) {
 		gen->layers[i].fd = -1;
+		atomic_init(&gen->layers[i].huge_bytes, UINT64_MAX);
+	}
 	return gen;
 }
 

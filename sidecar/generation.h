@@ -19,6 +19,8 @@ struct generation_layer {
 	struct engram_segment_writer *writer;
 	const struct engram_segment_header *header; /* in the mapping */
 	int fd; /* read-only, what clients get; -1 before it is published */
+	_Atomic uint64_t huge_bytes; /* mapped by huge pages; UINT64_MAX: not
+				      * known */
 };
 
 struct generation {
@@ -30,6 +32,7 @@ struct generation {
 	_Atomic bool locked;
 	bool adopted;		     /* not loaded by this process */
 	struct loader_report report; /* of all layers together */
+	char huge_advice[256]; /* what would give more huge pages, or "" */
 
 	/* Leases and unsent replies that need the descriptors: the loop's.
 	 * `idle` is called when the last one goes. */

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statfs.h>
 
 #include "inspect.h"
 #include "memory.h"
@@ -77,22 +76,12 @@ static bool find_hugetlbfs(struct engram_backing *backing)
 	return found;
 }
 
-static uint64_t page_bytes(const struct engram_backing *backing)
-{
-	struct statfs fs;
-
-	if (backing->kind != ENGRAM_BACKING_HUGETLBFS)
-		return SMALL_PAGE;
-	return !statfs(backing->dir, &fs) && fs.f_bsize > 0
-		       ? (uint64_t)fs.f_bsize
-		       : ENGRAM_SEGMENT_ALIGN;
-}
-
 /* As a load would be admitted, by an engramd that holds nothing else. */
 static enum engram_status admit(const struct engram_backing *backing,
 				uint64_t bytes, struct engram_error *err)
 {
 	static const struct loader_progress none;
+	const struct memory_need need = {.bytes = bytes};
 	struct memory_promise promise;
 	struct memory_ledger ledger;
 	enum engram_status status;
@@ -100,7 +89,7 @@ static enum engram_status admit(const struct engram_backing *backing,
 	status = memory_ledger_init(&ledger, "", err);
 	if (status)
 		return status;
-	status = memory_admit(&ledger, backing, bytes, &none, &promise, err);
+	status = memory_admit(&ledger, backing, &need, &none, &promise, err);
 	if (!status)
 		memory_release(&ledger, &promise);
 	memory_ledger_free(&ledger);
@@ -137,7 +126,7 @@ static json_t *try_backing(const char *name, struct engram_backing *backing,
 		engram_error_fix(&err, "mount one and reserve pages in "
 				       "/proc/sys/vm/nr_hugepages");
 	}
-	page = page_bytes(backing);
+	page = engram_backing_page(backing);
 	bytes = page == SMALL_PAGE ? s->small : round_to(s->total, page);
 	if (!status)
 		status = admit(backing, s->total, &err);
@@ -146,9 +135,10 @@ static json_t *try_backing(const char *name, struct engram_backing *backing,
 
 static json_t *backings(const struct sizes *s)
 {
-	struct engram_backing shm = {ENGRAM_BACKING_SHM, "/dev/shm"};
-	struct engram_backing huge = {ENGRAM_BACKING_HUGETLBFS, ""};
-	struct engram_backing memfd = {ENGRAM_BACKING_MEMFD, ""};
+	struct engram_backing shm = {.kind = ENGRAM_BACKING_SHM,
+				     .dir = "/dev/shm"};
+	struct engram_backing huge = {.kind = ENGRAM_BACKING_HUGETLBFS};
+	struct engram_backing memfd = {.kind = ENGRAM_BACKING_MEMFD};
 	struct engram_error err;
 	enum engram_status status;
 	json_t *list = json_array();
@@ -209,8 +199,9 @@ json_t *inspect_memory(const struct checkpoint *c, struct engram_error *err)
 
 json_t *inspect_room(void)
 {
-	struct engram_backing shm = {ENGRAM_BACKING_SHM, "/dev/shm"};
-	struct engram_backing huge = {ENGRAM_BACKING_HUGETLBFS, ""};
+	struct engram_backing shm = {.kind = ENGRAM_BACKING_SHM,
+				     .dir = "/dev/shm"};
+	struct engram_backing huge = {.kind = ENGRAM_BACKING_HUGETLBFS};
 	uint64_t in_shm, in_pool;
 	struct inspect_object o;
 	char file[512];

@@ -9,6 +9,7 @@
 #include "checkpoint.h"
 #include "clock.h"
 #include "failpoint.h"
+#include "huge_pages.h"
 #include "load.h"
 #include "log.h"
 
@@ -49,14 +50,16 @@ static enum engram_status open_checkpoint(const struct config_table *table,
 /* Sizes of everything, before anything is allocated. */
 static enum engram_status plan_layers(const struct load *load,
 				      const struct checkpoint *checkpoint,
-				      struct plan *plans, uint64_t *memory,
-				      struct job *job, struct engram_error *err)
+				      struct plan *plans,
+				      struct memory_need *need, struct job *job,
+				      struct engram_error *err)
 {
+	const uint64_t page = engram_backing_page(&load->backing);
 	uint64_t records = 0, bytes;
 	enum engram_status status;
 	uint32_t i;
 
-	*memory = 0;
+	*need = (struct memory_need){.files = checkpoint->num_layers};
 	for (i = 0; i < checkpoint->num_layers; i++) {
 		struct plan *plan = &plans[i];
 
@@ -71,7 +74,7 @@ static enum engram_status plan_layers(const struct load *load,
 		status = engram_segment_plan(&plan->spec, &bytes, err);
 		if (status)
 			return status;
-		*memory += bytes;
+		need->bytes += (bytes + page - 1) / page * page;
 		records += checkpoint->layers[i].rows *
 			   engram_segment_record_bytes(&plan->spec.head);
 	}
@@ -259,6 +262,10 @@ static enum engram_status build(struct load *load,
 	if (!status)
 		status = FAILPOINT_STATUS(load_locked, err);
 	if (!status)
+		huge_pages_measure(gen, &load->backing);
+	if (!status)
+		status = huge_pages_check(gen, &load->backing, err);
+	if (!status)
 		status = canceled(job, err);
 	if (!status)
 		status = publish_layers(gen, err);
@@ -269,18 +276,19 @@ static enum engram_status build(struct load *load,
 static enum engram_status admit_and_build(struct load *load,
 					  const struct checkpoint *checkpoint,
 					  const struct plan *plans,
-					  uint64_t memory, struct job *job,
+					  const struct memory_need *need,
+					  struct job *job,
 					  struct engram_error *err)
 {
 	struct memory_promise promise;
 	enum engram_status status;
 
 	if (load->lock == MEMORY_LOCK_REQUIRE) {
-		status = memory_lockable(memory, err);
+		status = memory_lockable(need->bytes, err);
 		if (status)
 			return status;
 	}
-	status = memory_admit(load->ledger, &load->backing, memory,
+	status = memory_admit(load->ledger, &load->backing, need,
 			      &job->progress, &promise, err);
 	if (status)
 		return status;
@@ -330,6 +338,8 @@ static enum engram_status adopt(struct load *load, const struct plan *plans,
 	if (!status &&
 	    (load->adopt == ADOPT_VERIFY || load->lock == MEMORY_LOCK_REQUIRE))
 		status = load_lock(gen, load->lock, job, err);
+	if (!status)
+		huge_pages_measure(gen, &load->backing);
 	if (status) {
 		generation_leave(gen);
 		return status;
@@ -343,7 +353,8 @@ static enum engram_status adopt(struct load *load, const struct plan *plans,
 static enum engram_status adopt_or_build(struct load *load,
 					 const struct checkpoint *checkpoint,
 					 const struct plan *plans,
-					 uint64_t memory, struct job *job,
+					 const struct memory_need *need,
+					 struct job *job,
 					 struct engram_error *err)
 {
 	bool adopted;
@@ -353,8 +364,7 @@ static enum engram_status adopt_or_build(struct load *load,
 	if (status || adopted)
 		return status;
 	if (!load->adopt_only)
-		return admit_and_build(load, checkpoint, plans, memory, job,
-				       err);
+		return admit_and_build(load, checkpoint, plans, need, job, err);
 	return engram_error_set(err, ENGRAM_ENOTFOUND,
 				"nothing was left that could be adopted");
 }
@@ -365,7 +375,7 @@ enum engram_status load_build(struct load *load, struct job *job,
 	struct checkpoint *checkpoint = NULL;
 	struct plan *plans = NULL;
 	enum engram_status status;
-	uint64_t memory;
+	struct memory_need need;
 	uint32_t i, n = 0;
 
 	status = open_checkpoint(&load->spec->config, &checkpoint, err);
@@ -379,11 +389,11 @@ enum engram_status load_build(struct load *load, struct job *job,
 		status = engram_error_set(err, ENGRAM_ENOMEM, "no memory");
 		goto out;
 	}
-	status = plan_layers(load, checkpoint, plans, &memory, job, err);
+	status = plan_layers(load, checkpoint, plans, &need, job, err);
 	if (!status)
 		status = FAILPOINT_STATUS(load_planned, err);
 	if (!status)
-		status = adopt_or_build(load, checkpoint, plans, memory, job,
+		status = adopt_or_build(load, checkpoint, plans, &need, job,
 					err);
 out:
 	for (i = 0; plans && i < n; i++)

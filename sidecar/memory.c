@@ -8,7 +8,10 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "memory.h"
+#include "memory_files.h"
+
+/* The largest of an architecture that is not huge. */
+#define SMALL_PAGE (UINT64_C(64) << 10)
 
 enum engram_status memory_ledger_init(struct memory_ledger *ledger,
 				      const char *root,
@@ -28,146 +31,14 @@ void memory_ledger_free(struct memory_ledger *ledger)
 	pthread_mutex_destroy(&ledger->lock);
 }
 
-/* The number after `key` in a file of "KEY VALUE" lines. */
-static bool read_key(const char *file, const char *key, unsigned int base,
-		     uint64_t *value)
-{
-	char line[256];
-	size_t len = strlen(key);
-	bool found = false;
-	FILE *f = fopen(file, "re");
-
-	if (!f)
-		return false;
-	while (!found && fgets(line, sizeof(line), f)) {
-		if (strncmp(line, key, len) != 0)
-			continue;
-		errno = 0;
-		*value = strtoull(line + len, NULL, (int)base);
-		found = errno == 0;
-	}
-	fclose(f);
-	return found;
-}
-
 uint64_t memory_available(const char *root)
 {
 	char file[512];
 	uint64_t kib;
 
 	snprintf(file, sizeof(file), "%s/proc/meminfo", root);
-	return read_key(file, "MemAvailable:", 10, &kib) ? kib * 1024
-							 : UINT64_MAX;
-}
-
-struct cgroup_files {
-	const char *limit, *usage, *inactive, *active;
-};
-
-static const struct cgroup_files version_2 = {"memory.max", "memory.current",
-					      "inactive_file ", "active_file "};
-static const struct cgroup_files version_1 = {
-	"memory.limit_in_bytes", "memory.usage_in_bytes",
-	"total_inactive_file ", "total_active_file "};
-
-/* Room in one group; page cache counts as room, as the kernel drops it
- * before it refuses. */
-static uint64_t group_room(const char *dir, const struct cgroup_files *files,
-			   char *limit_file, size_t size)
-{
-	uint64_t limit, usage, cache = 0, part;
-	char file[1200];
-
-	snprintf(limit_file, size, "%s/%s", dir, files->limit);
-	if (!read_key(limit_file, "", 10, &limit))
-		return UINT64_MAX;
-	/* "max" reads as 0; version 1 says "no limit" by a huge number. */
-	if (limit == 0 || limit >= UINT64_C(1) << 62)
-		return UINT64_MAX;
-	snprintf(file, sizeof(file), "%s/%s", dir, files->usage);
-	if (!read_key(file, "", 10, &usage))
-		return UINT64_MAX;
-	snprintf(file, sizeof(file), "%s/memory.stat", dir);
-	if (read_key(file, files->inactive, 10, &part))
-		cache += part;
-	if (read_key(file, files->active, 10, &part))
-		cache += part;
-	usage -= cache < usage ? cache : usage;
-	return usage < limit ? limit - usage : 0;
-}
-
-/* The group and its ancestors up to the mount. */
-static uint64_t walk_groups(const char *mount, char *path,
-			    const struct cgroup_files *files, char *tightest,
-			    size_t size)
-{
-	uint64_t room = UINT64_MAX, here;
-	char dir[1024], file[1200];
-	char *slash;
-
-	for (;;) {
-		snprintf(dir, sizeof(dir), "%s%s", mount,
-			 strcmp(path, "/") ? path : "");
-		here = group_room(dir, files, file, sizeof(file));
-		if (here < room) {
-			room = here;
-			snprintf(tightest, size, "%.*s", (int)size - 1, file);
-		}
-		slash = strrchr(path, '/');
-		if (!slash)
-			return room;
-		*slash = '\0';
-	}
-}
-
-/* "0::/path" is version 2; "N:...,memory,...:/path" is version 1. */
-static uint64_t line_room(const char *root, char *line, char *file,
-			  size_t file_size)
-{
-	char mount[512];
-	char *controllers = strchr(line, ':');
-	char *path = controllers ? strchr(controllers + 1, ':') : NULL;
-	char *name, *save;
-
-	if (!path)
-		return UINT64_MAX;
-	*path++ = '\0';
-	path[strcspn(path, "\n")] = '\0';
-	controllers++;
-	if (!*controllers) {
-		snprintf(mount, sizeof(mount), "%s/sys/fs/cgroup", root);
-		return walk_groups(mount, path, &version_2, file, file_size);
-	}
-	for (name = strtok_r(controllers, ",", &save); name;
-	     name = strtok_r(NULL, ",", &save)) {
-		if (strcmp(name, "memory") != 0)
-			continue;
-		snprintf(mount, sizeof(mount), "%s/sys/fs/cgroup/memory", root);
-		return walk_groups(mount, path, &version_1, file, file_size);
-	}
-	return UINT64_MAX;
-}
-
-uint64_t memory_cgroup_room(const char *root, char *file, size_t file_size)
-{
-	uint64_t room = UINT64_MAX, here;
-	char name[512], line[1024], tightest[512] = "";
-	FILE *f;
-
-	file[0] = '\0';
-	snprintf(name, sizeof(name), "%s/proc/self/cgroup", root);
-	f = fopen(name, "re");
-	if (!f)
-		return UINT64_MAX;
-	while (fgets(line, sizeof(line), f)) {
-		here = line_room(root, line, tightest, sizeof(tightest));
-		if (here < room) {
-			room = here;
-			snprintf(file, file_size, "%s", tightest);
-		}
-	}
-	fclose(f);
-	return room;
+	return memory_read_key(file, "MemAvailable:", 10, &kib) ? kib * 1024
+								: UINT64_MAX;
 }
 
 static uint64_t outstanding(const struct memory_ledger *ledger)
@@ -200,54 +71,106 @@ static enum engram_status check(const char *what, const char *fix,
 	return ENGRAM_ENOSPACE;
 }
 
-static enum engram_status check_all(const struct memory_ledger *ledger,
-				    const struct engram_backing *backing,
-				    uint64_t bytes, struct engram_error *err)
+static enum engram_status check_files(const struct engram_backing *backing,
+				      uint64_t files, struct engram_error *err)
 {
-	uint64_t promised = outstanding(ledger), room;
-	char what[768], file[512];
-	enum engram_status status;
+	uint64_t room = engram_backing_files(backing);
 
-	if (backing->kind != ENGRAM_BACKING_MEMFD) {
-		status = engram_backing_room(backing, &room, err);
-		if (status)
-			return status;
-		snprintf(what, sizeof(what), "%s", backing->dir);
-		status = check(what,
-			       "unload another table, or make the file system "
-			       "larger (docker: --shm-size)",
-			       bytes, promised, room, err);
-		if (status)
-			return status;
-	}
-	/* Huge pages were set aside before; neither limit counts them. */
-	if (backing->kind == ENGRAM_BACKING_HUGETLBFS)
+	if (files <= room)
 		return ENGRAM_OK;
-	status = check("the host (MemAvailable)",
-		       "free memory on the host, or load fewer layers", bytes,
-		       promised, memory_available(ledger->root), err);
-	if (status)
-		return status;
-	room = memory_cgroup_room(ledger->root, file, sizeof(file));
+	engram_error_set(err, ENGRAM_ENOSPACE,
+			 "%" PRIu64
+			 " files are needed, and %s has room for %" PRIu64,
+			 files, backing->dir, room);
+	engram_error_fix(err,
+			 "remount it with more: mount -o "
+			 "remount,nr_inodes=... %s",
+			 backing->dir);
+	engram_error_figures(err, files, room);
+	return ENGRAM_ENOSPACE;
+}
+
+/* The file system, or the pool behind a memfd of huge pages. */
+static enum engram_status check_backing(const struct engram_backing *backing,
+					const struct memory_need *need,
+					uint64_t promised,
+					struct engram_error *err)
+{
+	const bool memfd = backing->kind == ENGRAM_BACKING_MEMFD;
+	enum engram_status status;
+	uint64_t room;
+
+	if (memfd && !backing->memfd_page)
+		return ENGRAM_OK;
+	status = engram_backing_room(backing, &room, err);
+	if (!status)
+		status = check(memfd ? "the pool of huge pages" : backing->dir,
+			       engram_backing_page(backing) > SMALL_PAGE
+				       ? "unload another table, or set aside "
+					 "more huge pages "
+					 "(/sys/kernel/mm/hugepages/*/"
+					 "nr_hugepages)"
+				       : "unload another table, or make the "
+					 "file system larger (docker: "
+					 "--shm-size)",
+			       need->bytes, promised, room, err);
+	return status ? status : check_files(backing, need->files, err);
+}
+
+static enum engram_status check_cgroup(uint64_t room, const char *file,
+				       uint64_t bytes, uint64_t promised,
+				       struct engram_error *err)
+{
+	char what[600];
+
 	snprintf(what, sizeof(what), "the control group (%s)", file);
 	return check(what,
 		     "raise the memory limit of the container or the unit",
 		     bytes, promised, room, err);
 }
 
+static enum engram_status check_all(const struct memory_ledger *ledger,
+				    const struct engram_backing *backing,
+				    const struct memory_need *need,
+				    struct engram_error *err)
+{
+	const uint64_t page = engram_backing_page(backing);
+	uint64_t promised = outstanding(ledger), room;
+	enum engram_status status;
+	char file[512];
+
+	status = check_backing(backing, need, promised, err);
+	if (status)
+		return status;
+	/* Huge pages were set aside before; no other limit counts them. */
+	if (page > SMALL_PAGE) {
+		room = memory_hugetlb_room(ledger->root, page, file,
+					   sizeof(file));
+		return check_cgroup(room, file, need->bytes, promised, err);
+	}
+	status = check("the host (MemAvailable)",
+		       "free memory on the host, or load fewer layers",
+		       need->bytes, promised, memory_available(ledger->root),
+		       err);
+	if (status)
+		return status;
+	room = memory_cgroup_room(ledger->root, file, sizeof(file));
+	return check_cgroup(room, file, need->bytes, promised, err);
+}
+
 enum engram_status memory_admit(struct memory_ledger *ledger,
 				const struct engram_backing *backing,
-				uint64_t bytes,
+				const struct memory_need *need,
 				const struct loader_progress *progress,
 				struct memory_promise *promise,
 				struct engram_error *err)
 {
 	enum engram_status status;
 
-	promise->bytes = bytes;
+	promise->bytes = need->bytes;
 	promise->progress = progress;
 	pthread_mutex_lock(&ledger->lock);
-	status = check_all(ledger, backing, bytes, err);
+	status = check_all(ledger, backing, need, err);
 	if (!status)
 		LIST_INSERT_HEAD(&ledger->promises, promise, entry);
 	pthread_mutex_unlock(&ledger->lock);
@@ -266,8 +189,9 @@ uint64_t memory_locked(void)
 {
 	uint64_t kib;
 
-	return read_key("/proc/self/status", "VmLck:", 10, &kib) ? kib * 1024
-								 : 0;
+	return memory_read_key("/proc/self/status", "VmLck:", 10, &kib)
+		       ? kib * 1024
+		       : 0;
 }
 
 enum engram_status memory_lockable(uint64_t bytes, struct engram_error *err)
@@ -280,7 +204,7 @@ enum engram_status memory_lockable(uint64_t bytes, struct engram_error *err)
 	if (limit.rlim_cur == RLIM_INFINITY)
 		return ENGRAM_OK;
 	/* Who may lock without limit is not bound by it. */
-	if (read_key("/proc/self/status", "CapEff:", 16, &caps) &&
+	if (memory_read_key("/proc/self/status", "CapEff:", 16, &caps) &&
 	    caps & UINT64_C(1) << CAP_IPC_LOCK)
 		return ENGRAM_OK;
 	locked = memory_locked();

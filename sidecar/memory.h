@@ -15,6 +15,12 @@
 #include "engram_segment.h"
 #include "loader.h"
 
+/* What a load takes of its backing. */
+struct memory_need {
+	uint64_t bytes; /* whole pages */
+	uint64_t files;
+};
+
 /* A load that was admitted and has not touched all of its memory yet. */
 struct memory_promise {
 	LIST_ENTRY(memory_promise) entry;
@@ -34,14 +40,15 @@ enum engram_status memory_ledger_init(struct memory_ledger *ledger,
 void memory_ledger_free(struct memory_ledger *ledger);
 
 /*
- * Admit a load of `bytes`: the backing's room, MemAvailable and the limits
- * of the control group (version 2 and 1, all ancestors) must each hold it
- * beside what was promised before.  ENGRAM_ENOSPACE has both figures and
+ * Admit a load: the backing's room for bytes and for files, MemAvailable and
+ * the limits of the control group (version 2 and 1, all ancestors) must each
+ * hold it beside what was promised before; of huge pages that are set aside,
+ * the pool and the group's limit of them.  ENGRAM_ENOSPACE has both figures and
  * names the obstacle.  Any thread.
  */
 enum engram_status memory_admit(struct memory_ledger *ledger,
 				const struct engram_backing *backing,
-				uint64_t bytes,
+				const struct memory_need *need,
 				const struct loader_progress *progress,
 				struct memory_promise *promise,
 				struct engram_error *err);
@@ -51,6 +58,9 @@ void memory_release(struct memory_ledger *ledger,
 /* What the control group's limits still allow; UINT64_MAX without any.
  * `file` says which limit is the tightest. */
 uint64_t memory_cgroup_room(const char *root, char *file, size_t file_size);
+/* The same for huge pages of hugetlb of that size. */
+uint64_t memory_hugetlb_room(const char *root, uint64_t page_bytes, char *file,
+			     size_t file_size);
 /* MemAvailable in bytes; UINT64_MAX if it can not be read. */
 uint64_t memory_available(const char *root);
 

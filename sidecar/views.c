@@ -93,14 +93,18 @@ static json_t *view_layer(const struct tables *tables,
 			  const struct generation_layer *layer)
 {
 	const struct engram_segment_header *h = layer->header;
+	const uint64_t huge = atomic_load(&layer->huge_bytes);
 	char name[256];
 
 	engram_segment_name(name, tables->instance, table->name, h->layer_id,
 			    h->generation);
-	return json_pack("{s:i, s:I, s:I, s:I, s:s}", "layer_id",
+	return json_pack("{s:i, s:I, s:I, s:I, s:o, s:s}", "layer_id",
 			 (int)h->layer_id, "rows", (json_int_t)h->rows, "dim",
 			 (json_int_t)h->dim, "bytes",
-			 (json_int_t)h->total_bytes, "segment", name);
+			 (json_int_t)h->total_bytes, "huge_bytes",
+			 huge == UINT64_MAX ? json_null()
+					    : json_integer((json_int_t)huge),
+			 "segment", name);
 }
 
 static json_t *view_layers(const struct table *table)
@@ -143,7 +147,7 @@ json_t *view_table(const struct table *table)
 
 	return json_pack(
 		"{s:s, s:s, s:I, s:o, s:o, s:s, s:b, s:I, s:I, s:I, s:o, s:o,"
-		" s:o, s:b, s:b, s:o}",
+		" s:o, s:b, s:b, s:o, s:o}",
 		"name", table->name, "state",
 		engram_table_state_name(table->state), "generation",
 		(json_int_t)(gen ? gen->number : 0), "content_id",
@@ -158,7 +162,10 @@ json_t *view_table(const struct table *table)
 			   : json_null(),
 		"error", failure_or_null(table->failed, &table->error),
 		"loader", view_report(gen), "adopted", gen && gen->adopted,
-		"locked", gen && gen->locked, "layers", view_layers(table));
+		"locked", gen && gen->locked, "huge_advice",
+		gen && gen->huge_advice[0] ? view_text(gen->huge_advice)
+					   : json_null(),
+		"layers", view_layers(table));
 }
 
 /* Bytes of the present phase; a load reads all, then verifies all. */

@@ -2,9 +2,66 @@
 #include "cli.h"
 #include "commands.h"
 
+/* Percent of the layer, or of all layers, on huge pages; -1: not known. */
+static int huge_percent(const json_t *layer)
+{
+	const json_t *huge = json_object_get(layer, "huge_bytes");
+	const double bytes = cli_number(layer, "bytes");
+
+	if (!json_is_number(huge) || bytes <= 0)
+		return -1;
+	return (int)(json_number_value(huge) / bytes * 100);
+}
+
+static int least_huge_percent(const json_t *layers)
+{
+	const json_t *layer;
+	int least = -1, percent;
+	size_t i;
+
+	json_array_foreach(layers, i, layer)
+	{
+		percent = huge_percent(layer);
+		if (percent < 0)
+			return -1;
+		if (!i || percent < least)
+			least = percent;
+	}
+	return least;
+}
+
+/* Where huge pages are lacking, how many, and what would help. */
+static void print_lacking(const json_t *table)
+{
+	const json_t *layers = json_object_get(table, "layers"), *layer;
+	const char *advice = cli_text(table, "huge_advice", "");
+	int least = least_huge_percent(layers);
+	size_t i;
+
+	if (least < 0 || least == 100)
+		return;
+	printf("%s: on huge pages:", cli_text(table, "name", "?"));
+	json_array_foreach(layers, i, layer)
+	{
+		printf("%s layer %lld %d %%", i ? "," : "",
+		       (long long)cli_int(layer, "layer_id"),
+		       huge_percent(layer));
+	}
+	printf("\n%s%s%s", *advice ? "  for more: " : "", advice,
+	       *advice ? "\n" : "");
+}
+
+static void add_percent(struct cli_columns *c, int percent)
+{
+	if (percent < 0)
+		cli_columns_add(c, "-");
+	else
+		cli_columns_add(c, "%d%%", percent);
+}
+
 static void print_tables(const json_t *tables)
 {
-	struct cli_columns *c = cli_columns_new(8);
+	struct cli_columns *c = cli_columns_new(9);
 	const json_t *table, *layers, *error;
 	uint64_t rows;
 	char bytes[CLI_WORD];
@@ -16,6 +73,7 @@ static void print_tables(const json_t *tables)
 	cli_columns_add(c, "LAYERS");
 	cli_columns_add(c, "ROWS");
 	cli_columns_add(c, "SIZE");
+	cli_columns_add(c, "HUGE");
 	cli_columns_add(c, "LEASES");
 	cli_columns_add(c, "CONTENT");
 	json_array_foreach(tables, i, table)
@@ -33,6 +91,7 @@ static void print_tables(const json_t *tables)
 		cli_columns_add(c, "%llu", (unsigned long long)rows);
 		cli_columns_add(c, "%s",
 				cli_bytes(bytes, cli_number(table, "bytes")));
+		add_percent(c, least_huge_percent(layers));
 		cli_columns_add(c, "%lld", (long long)cli_int(table, "leases"));
 		cli_columns_add(c, "%s", cli_text(table, "content_id", "-"));
 	}
@@ -44,6 +103,7 @@ static void print_tables(const json_t *tables)
 			printf("%s: last load failed: %s\n",
 			       cli_text(table, "name", "?"),
 			       cli_text(error, "message", "?"));
+		print_lacking(table);
 	}
 }
 

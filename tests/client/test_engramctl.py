@@ -18,11 +18,11 @@ from fake_sidecar import EPOCH, Error, FakeSidecar
 TABLE = {"name": "demo", "state": "ready", "generation": 3,
          "content_id": "00ff" * 8, "checkpoint": "/c", "layout": "packed",
          "bytes": 3 << 30, "leases": 2, "job": None, "error": None,
-         "locked": True,
+         "locked": True, "huge_advice": None,
          "layers": [{"layer_id": 1, "rows": 1000, "dim": 256, "bytes": 1 << 20,
-                     "segment": "s"},
+                     "huge_bytes": 1 << 20, "segment": "s"},
                     {"layer_id": 14, "rows": 24, "dim": 256, "bytes": 1 << 20,
-                     "segment": "t"}]}
+                     "huge_bytes": 1 << 20, "segment": "t"}]}
 LOADING = {**TABLE, "name": "big", "state": "loading", "generation": 0,
            "content_id": None, "layers": [], "bytes": 0, "leases": 0}
 JOB = {"job": 7, "kind": "load", "table": "demo", "state": "running",
@@ -176,8 +176,8 @@ boot epoch   6f0c1122334455aa
 connections  3
 memory       shm, 0 B locked, 5.0 GiB free
 
-TABLE  STATE  GENERATION  LAYERS  ROWS  SIZE     LEASES  CONTENT
-demo   ready  3           2       1024  3.0 GiB  2       00ff00ff00ff00ff00ff00ff00ff00ff
+TABLE  STATE  GENERATION  LAYERS  ROWS  SIZE     HUGE  LEASES  CONTENT
+demo   ready  3           2       1024  3.0 GiB  100%  2       00ff00ff00ff00ff00ff00ff00ff00ff
 job 7: load demo running, 50 B of 200 B
 """
     assert json.loads(ctl(server, "--json", "status").stdout) == STATUS
@@ -191,6 +191,24 @@ def test_tables(sidecar):
     assert server.calls == [("tables", {"table": "big"})]
     assert result.stdout.splitlines()[-1] == (
         "big: last load failed: no shard 48")
+
+
+def test_huge_pages_are_lacking(sidecar):
+    layers = [{**TABLE["layers"][0]},
+              {**TABLE["layers"][1], "huge_bytes": (1 << 20) * 86 // 100}]
+    table = {**TABLE, "layers": layers, "huge_advice": "mount that"}
+    server = sidecar(tables=lambda p: {"tables": [table]})
+    lines = ctl(server, "tables").stdout.splitlines()
+    assert " 85%  " in lines[1]
+    assert lines[2:] == ["demo: on huge pages: layer 1 100 %, layer 14 85 %",
+                         "  for more: mount that"]
+    # of an adopted table it may not know, and an older engramd does not say
+    for forget in (lambda x: x.update(huge_bytes=None),
+                   lambda x: x.pop("huge_bytes")):
+        for layer in layers:
+            forget(layer)
+        lines = ctl(server, "tables").stdout.splitlines()
+        assert len(lines) == 2 and "  -     2       00ff" in lines[1]
 
 
 def test_clients(sidecar):

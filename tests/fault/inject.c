@@ -20,6 +20,10 @@
 
 #include "inject.h"
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
 static struct inject_plan plan;
 static atomic_int seen;	  /* calls that matched */
 static atomic_bool armed; /* published after the plan */
@@ -105,8 +109,23 @@ WRAP(char *, strndup, NULL, ENOMEM, (const char *s, size_t n), (s, n))
 WRAP(void *, mmap, MAP_FAILED, ENOMEM,
      (void *p, size_t n, int prot, int flags, int fd, off_t at),
      (p, n, prot, flags, fd, at))
-WRAP(int, madvise, -1, ENOMEM, (void *p, size_t n, int advice), (p, n, advice))
 WRAP(int, mprotect, -1, ENOMEM, (void *p, size_t n, int prot), (p, n, prot))
+
+/* What asks for huge pages may fail, and goes by another name. */
+int __real_madvise(void *p, size_t n, int advice);
+int __wrap_madvise(void *p, size_t n, int advice);
+int __wrap_madvise(void *p, size_t n, int advice)
+{
+	const bool huge = advice == MADV_HUGEPAGE || advice == MADV_COLLAPSE ||
+			  (advice == MADV_POPULATE_WRITE && n == 4096);
+	const int fault =
+		inject_fault(huge ? "madvise_huge" : "madvise", false, ENOMEM);
+
+	if (!fault)
+		return __real_madvise(p, n, advice);
+	errno = fault;
+	return -1;
+}
 
 /* files */
 WRAP(int, memfd_create, -1, EMFILE, (const char *s, unsigned int f), (s, f))

@@ -223,10 +223,11 @@ static void sweep(const char *what, enum engram_status (*life)(void),
 		status = life();
 		failed = inject_disarm();
 		/* An interruption is never seen, an error always, except on
-		 * the way out. */
+		 * the way out, and of what only asks for huge pages. */
 		if (failed && !interrupt
 			    ? !status && strcmp(inject_call(), "munmap") &&
-				      strcmp(inject_call(), "unlink")
+				      strcmp(inject_call(), "unlink") &&
+				      strcmp(inject_call(), "madvise_huge")
 			    : status) {
 			fprintf(stderr, "%s: %s, call %d: %s\n", what,
 				inject_call(), nth, err.message);
@@ -289,6 +290,35 @@ static void test_no_memory(void)
 			   "some memory");
 }
 
+/* Huge pages that can not be had: done without, or an error. */
+static void test_no_huge(void)
+{
+	const struct inject_plan none = {
+		.nth = 1, .calls = "madvise_huge", .sticky = true};
+	char want[256];
+
+	backing = fixture_shm();
+	inject_arm(&none);
+	CHECK_OK(packed_life());
+	CHECK(inject_disarm());
+	backing.huge = ENGRAM_HUGE_OFF;
+	inject_arm(&none);
+	CHECK_OK(packed_life());
+	CHECK(!inject_disarm());
+	backing.huge = ENGRAM_HUGE_REQUIRE;
+	inject_arm(&none);
+	CHECK(packed_life() == ENGRAM_ENOSPACE);
+	CHECK(inject_disarm());
+	snprintf(want, sizeof(want),
+		 "create segment: engramd.%s.deepseek-v4.1-flash.14.g3.tmp: no "
+		 "huge pages for 2097152 more bytes",
+		 instance);
+	CHECK_STR(err.message, want);
+	CHECK(strstr(err.fix, "memory.huge_pages"));
+	CHECK(err.needed == 2097152 && err.sys_errno == ENOMEM);
+	CHECK(!count_maps() && !count_names("/dev/shm", instance));
+}
+
 int main(void)
 {
 	size_t i;
@@ -306,5 +336,6 @@ int main(void)
 	}
 	test_no_proc();
 	test_no_memory();
+	test_no_huge();
 	return 0;
 }

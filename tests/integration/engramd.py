@@ -215,6 +215,9 @@ class Sidecar:
         self.config.update(config)
         self.config["socket"] = {"path": str(self.socket),
                                  **config.get("socket", {})}
+        memory = self.config.get("memory", {})
+        self.home = pathlib.Path(memory.get("path", SHM))
+        self.nameless = memory.get("backing") == "memfd"
         self.clients = []
         self.process = None
         self.write_config()
@@ -235,6 +238,8 @@ class Sidecar:
 
     def wait_answer(self):
         until(self.answers, "the sidecar answers")
+        if self.nameless:
+            return
         # so that descriptors can be counted from here on
         until(lambda: self.connections() == 0, "the first connection is gone")
 
@@ -281,12 +286,12 @@ class Sidecar:
 
     def connections(self):
         """As the control page has it (shm/engram_control.h)."""
-        page = (SHM / f"engramd.{self.instance}.ctl").read_bytes()
+        page = (self.home / f"engramd.{self.instance}.ctl").read_bytes()
         return int.from_bytes(page[112:120], "little")
 
     def names(self):
         """What the backing holds of this instance."""
-        return sorted(p.name for p in SHM.iterdir()
+        return sorted(p.name for p in self.home.iterdir()
                       if p.name.lstrip(".").startswith(
                           f"engramd.{self.instance}."))
 

@@ -153,7 +153,8 @@ static inline void fixture_instance(char out[64], const char *test)
 
 static inline struct engram_backing fixture_shm(void)
 {
-	return (struct engram_backing){ENGRAM_BACKING_SHM, "/dev/shm"};
+	return (struct engram_backing){.kind = ENGRAM_BACKING_SHM,
+				       .dir = "/dev/shm"};
 }
 
 #endif

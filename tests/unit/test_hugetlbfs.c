@@ -159,6 +159,54 @@ static void test_control(void)
 	CHECK(count_names(dir, "engramd.") == 0);
 }
 
+/* The same pages without a mount. */
+static void test_memfd(void)
+{
+	const struct engram_backing memfd = {
+		.kind = ENGRAM_BACKING_MEMFD,
+		.memfd_page = meminfo("Hugepagesize: %lu") << 10};
+	struct engram_segment_spec spec = fixture_spec("huge", ENGRAM_PACKED);
+	const unsigned long before = free_pages();
+	struct engram_segment_writer *w;
+	const struct engram_segment_header *h;
+	struct engram_control_owner *o;
+	uint64_t room, mapped, huge;
+	int fd;
+
+	CHECK_OK(engram_backing_room(&memfd, &room, &err));
+	CHECK(room >= before * memfd.memfd_page);
+	CHECK_OK(engram_segment_create(&memfd, &spec, &w, &err));
+	h = engram_segment_writer_header(w);
+	CHECK(h->total_bytes % memfd.memfd_page == 0);
+	CHECK_OK(engram_segment_reserve(w, h->data_offset,
+					h->total_bytes - h->data_offset, &err));
+	fixture_fill(w);
+	CHECK_OK(engram_segment_huge(w, &mapped, &huge, &err));
+	CHECK(mapped == h->total_bytes && huge == mapped);
+	CHECK_OK(engram_segment_publish(w, &err));
+	CHECK_OK(engram_segment_reopen(w, &fd, &err));
+	check_rows(fd, 0, UINT64_MAX);
+	close(fd);
+	engram_segment_discard(w);
+	CHECK(free_pages() == before);
+	/* A control page takes none of them. */
+	CHECK_OK(engram_control_own(&memfd, "huge", &o, &err));
+	CHECK(free_pages() == before);
+	engram_control_disown(o, 1);
+}
+
+static void test_memfd_size(void)
+{
+	/* No architecture has pages of 128 GiB. */
+	const struct engram_backing memfd = {.kind = ENGRAM_BACKING_MEMFD,
+					     .memfd_page = UINT64_C(128) << 30};
+	struct engram_segment_spec spec = fixture_spec("huge", ENGRAM_PACKED);
+	struct engram_segment_writer *w;
+
+	CHECK(engram_segment_create(&memfd, &spec, &w, &err) && !w);
+	CHECK(strstr(err.fix, "memory.huge_page"));
+}
+
 /* More than the pool has: refused with both figures, nothing kept. */
 static void test_pool_too_small(void)
 {
@@ -205,6 +253,8 @@ int main(void)
 		test_segment(ENGRAM_PACKED);
 		test_segment(ENGRAM_SPLIT);
 		test_control();
+		test_memfd();
+		test_memfd_size();
 		test_pool_too_small();
 		test_room();
 		CHECK(count_fds() == fds);

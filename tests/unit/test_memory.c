@@ -111,6 +111,9 @@ static void test_report_25_limits_of_version_1(void **state)
 static void test_promises(void **state)
 {
 	const struct engram_backing memfd = {.kind = ENGRAM_BACKING_MEMFD};
+	const struct memory_need need7 = {.bytes = 7 * MIB};
+	const struct memory_need need4 = {.bytes = 4 * MIB};
+	const struct memory_need need2 = {.bytes = 2 * MIB};
 	struct loader_progress one = {0}, two = {0};
 	struct memory_promise first, second;
 	struct memory_ledger ledger;
@@ -120,10 +123,10 @@ static void test_promises(void **state)
 	put("proc/meminfo", "MemAvailable: 10240 kB\n");
 	assert_int_equal(memory_ledger_init(&ledger, root, &err), ENGRAM_OK);
 	assert_int_equal(
-		memory_admit(&ledger, &memfd, 7 * MIB, &one, &first, &err),
+		memory_admit(&ledger, &memfd, &need7, &one, &first, &err),
 		ENGRAM_OK);
 	assert_int_equal(
-		memory_admit(&ledger, &memfd, 4 * MIB, &two, &second, &err),
+		memory_admit(&ledger, &memfd, &need4, &two, &second, &err),
 		ENGRAM_ENOSPACE);
 	assert_true(err.needed == 4 * MIB && err.available == 3 * MIB);
 	assert_string_equal(err.message,
@@ -132,7 +135,7 @@ static void test_promises(void **state)
 	/* What it has touched is gone from MemAvailable. */
 	atomic_store(&one.bytes_done, 2 * MIB);
 	assert_int_equal(
-		memory_admit(&ledger, &memfd, 4 * MIB, &two, &second, &err),
+		memory_admit(&ledger, &memfd, &need4, &two, &second, &err),
 		ENGRAM_OK);
 	memory_release(&ledger, &second);
 	memory_release(&ledger, &first);
@@ -140,11 +143,67 @@ static void test_promises(void **state)
 	put("sys/fs/cgroup/memory.max", "1048576\n");
 	put("sys/fs/cgroup/memory.current", "0\n");
 	assert_int_equal(
-		memory_admit(&ledger, &memfd, 2 * MIB, &two, &second, &err),
+		memory_admit(&ledger, &memfd, &need2, &two, &second, &err),
 		ENGRAM_ENOSPACE);
 	assert_non_null(strstr(err.message, "the control group ("));
 	assert_string_equal(err.fix, "raise the memory limit of the container "
 				     "or the unit");
+	memory_ledger_free(&ledger);
+}
+
+/* Of huge pages the pool counts, and the group's limit of that size. */
+static void test_huge_pages(void **state)
+{
+	char file[512];
+
+	(void)state;
+	put("proc/self/cgroup", "0::/a\n");
+	put("sys/fs/cgroup/a/memory.max", "0\n");
+	put("sys/fs/cgroup/a/hugetlb.2MB.max", "8388608\n");
+	put("sys/fs/cgroup/a/hugetlb.2MB.current", "2097152\n");
+	assert_true(memory_hugetlb_room(root, 2 * MIB, file, sizeof(file)) ==
+		    6 * MIB);
+	assert_non_null(strstr(file, "/a/hugetlb.2MB.max"));
+	assert_true(memory_hugetlb_room(root, 1024 * MIB, file, sizeof(file)) ==
+		    UINT64_MAX);
+	put("proc/self/cgroup", "4:memory:/b\n5:hugetlb:/b\n");
+	put("sys/fs/cgroup/hugetlb/b/hugetlb.1GB.limit_in_bytes",
+	    "2147483648\n");
+	put("sys/fs/cgroup/hugetlb/b/hugetlb.1GB.usage_in_bytes", "0\n");
+	assert_true(memory_hugetlb_room(root, 1024 * MIB, file, sizeof(file)) ==
+		    2048 * MIB);
+	assert_true(memory_hugetlb_room(root, 64 << 10, file, sizeof(file)) ==
+		    UINT64_MAX);
+}
+
+/* A directory that is no memory, and one without room for files. */
+static void test_backing(void **state)
+{
+	struct engram_backing disk = {.kind = ENGRAM_BACKING_SHM};
+	const struct memory_need need = {.bytes = 1, .files = UINT64_MAX};
+	struct engram_backing shm = {.kind = ENGRAM_BACKING_SHM,
+				     .dir = "/dev/shm"};
+	struct loader_progress none = {0};
+	struct memory_promise promise;
+	struct memory_ledger ledger;
+	struct engram_error err;
+
+	(void)state;
+	snprintf(disk.dir, sizeof(disk.dir), "/proc");
+	assert_int_equal(memory_ledger_init(&ledger, root, &err), ENGRAM_OK);
+	assert_int_equal(
+		memory_admit(&ledger, &disk, &need, &none, &promise, &err),
+		ENGRAM_EUNSUPPORTED);
+	assert_string_equal(err.message,
+			    "/proc is not in memory: it is no tmpfs");
+	if (engram_backing_files(&shm) != UINT64_MAX) {
+		assert_int_equal(memory_admit(&ledger, &shm, &need, &none,
+					      &promise, &err),
+				 ENGRAM_ENOSPACE);
+		assert_non_null(strstr(err.message, "files are needed, and "
+						    "/dev/shm has room for"));
+		assert_non_null(strstr(err.fix, "nr_inodes="));
+	}
 	memory_ledger_free(&ledger);
 }
 
@@ -157,6 +216,8 @@ int main(void)
 		TEST(test_report_25_limits_of_version_2),
 		TEST(test_report_25_limits_of_version_1),
 		TEST(test_promises),
+		TEST(test_huge_pages),
+		TEST(test_backing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

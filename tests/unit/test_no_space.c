@@ -12,7 +12,8 @@
 
 #define SKIP 77
 
-static struct engram_backing backing = {.kind = ENGRAM_BACKING_SHM};
+static struct engram_backing backing = {.kind = ENGRAM_BACKING_SHM,
+					.huge = ENGRAM_HUGE_OFF};
 static struct engram_error err;
 static char dir[] = "/tmp/engram-no-space-XXXXXX";
 
@@ -151,7 +152,9 @@ static void test_reserve(void)
 	release();
 	CHECK_OK(engram_backing_room(&backing, &after, &err));
 	CHECK(before == after);
-	/* Tried again after others made room: whole. */
+	/* Tried again after others made room: whole.  Now with huge pages,
+	 * for which a small one is touched before there is no room. */
+	backing.huge = ENGRAM_HUGE_TRY;
 	CHECK_OK(create(&w));
 	fill(0);
 	CHECK(reserve(w) == ENGRAM_ENOSPACE);
@@ -161,6 +164,7 @@ static void test_reserve(void)
 	fixture_fill(w);
 	CHECK_OK(engram_segment_publish(w, &err));
 	engram_segment_discard(w);
+	backing.huge = ENGRAM_HUGE_OFF;
 }
 
 /* The control page needs room too; what is left of the attempt is an empty

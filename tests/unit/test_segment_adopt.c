@@ -6,7 +6,8 @@
 #include "segment_fixture.h"
 
 static char instance[64];
-static const struct engram_backing shm = {ENGRAM_BACKING_SHM, "/dev/shm"};
+static const struct engram_backing shm = {.kind = ENGRAM_BACKING_SHM,
+					  .dir = "/dev/shm"};
 static struct engram_error err;
 
 static void make_and_leave(char name[256])
