@@ -200,19 +200,29 @@ static void note_file(struct checkpoint_layer *layer, uint32_t file)
 	layer->files[layer->num_files++] = file;
 }
 
+static void note_tensor(struct checkpoint_layer *layer,
+			const struct checkpoint_tensor *t)
+{
+	note_file(layer, t->file);
+	for (uint32_t i = 0; i < t->num_parts; i++)
+		note_file(layer, t->parts[i].file);
+}
+
 /* Which files the layer's bytes and geometry come from. */
 static enum engram_status note_files(struct checkpoint_layer *layer,
 				     const uint32_t *common, uint32_t n,
 				     struct engram_error *err)
 {
-	layer->files = calloc(n + 2, sizeof(*layer->files));
+	layer->files = calloc((size_t)n + 2 + layer->weight.num_parts +
+				      layer->scale.num_parts,
+			      sizeof(*layer->files));
 	if (!layer->files)
 		return no_memory(err);
 	for (uint32_t i = 0; i < n; i++)
 		note_file(layer, common[i]);
-	note_file(layer, layer->weight.file);
+	note_tensor(layer, &layer->weight);
 	if (layer->scale.bytes)
-		note_file(layer, layer->scale.file);
+		note_tensor(layer, &layer->scale);
 	return ENGRAM_OK;
 }
 
@@ -330,8 +340,11 @@ void checkpoint_free(struct checkpoint *c)
 		free(c->files[i].name);
 		free(c->files[i].path);
 	}
-	for (uint32_t i = 0; i < c->num_layers; i++)
+	for (uint32_t i = 0; i < c->num_layers; i++) {
 		free(c->layers[i].files);
+		free(c->layers[i].weight.parts);
+		free(c->layers[i].scale.parts);
+	}
 	free(c->files);
 	free(c->layers);
 	engram_geometry_free(c->geometry);

@@ -19,8 +19,9 @@ struct checkpoint_faults;
 
 struct checkpoint_options {
 	const char *dir;
-	/* Tensor names; "{layer}" stands for the layer id.  Several patterns
-	 * are tried in order; NULL: the defaults of config(5). */
+	/* Tensor names; "{layer}" stands for the layer id, "{part}" for 0, 1,
+	 * 2 and so on.  Several patterns are tried in order; NULL: the
+	 * defaults of config(5). */
 	const char *const *weight_patterns; /* NULL-terminated */
 	const char *const *scale_patterns;
 	/* Layer ids to load, a subset of the model's; NULL: all. */
@@ -35,12 +36,23 @@ struct checkpoint_options {
 	struct checkpoint_faults *faults;
 };
 
+/* Rows that lie one after the other in a file. */
+struct checkpoint_part {
+	uint32_t file;
+	uint64_t offset; /* of the first */
+	uint64_t rows;
+};
+
 struct checkpoint_tensor {
 	uint32_t file;	 /* index into files */
 	uint64_t offset; /* of its first byte in the file; any alignment */
 	uint64_t bytes;
 	uint32_t dtype; /* enum engram_dtype for codes; scales are bytes */
 	uint64_t shape[2];
+	/* Of a tensor that is stored as several, of which file and offset are
+	 * the first one's; NULL: it is one. */
+	struct checkpoint_part *parts;
+	uint32_t num_parts;
 };
 
 struct checkpoint_file {

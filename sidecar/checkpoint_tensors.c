@@ -4,12 +4,12 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "checkpoint_faults.h"
+#include "checkpoint_names.h"
 #include "checkpoint_tensors.h"
-
-#define TENSOR_NAME_MAX 512
 
 static const char *const default_weights[] = {
 	"layers.{layer}.engram.embed.weight",
@@ -22,104 +22,15 @@ static const char *const default_scales[] = {
 	"layers.{layer}.engram.embed_tokens.weight_scale_inv",
 	"model.layers.{layer}.engram.embed_tokens.weight_scale_inv", NULL};
 
-/* The pattern with the layer id in place of "{layer}". */
-static int expand(const char *pattern, int32_t layer, char out[TENSOR_NAME_MAX])
-{
-	static const char mark[] = "{layer}";
-	const char *at = strstr(pattern, mark);
-	int n;
-
-	if (at)
-		n = snprintf(out, TENSOR_NAME_MAX, "%.*s%" PRId32 "%s",
-			     (int)(at - pattern), pattern, layer,
-			     at + sizeof(mark) - 1);
-	else
-		n = snprintf(out, TENSOR_NAME_MAX, "%s", pattern);
-	return n > 0 && n < TENSOR_NAME_MAX;
-}
-
-struct found {
-	const struct safetensors_tensor *tensor;
-	char name[TENSOR_NAME_MAX];
-	uint32_t file;
-};
-
-static enum engram_status missing(const struct checkpoint *c, int32_t layer,
-				  const char *what, const char *const *patterns,
-				  struct engram_error *err)
-{
-	char names[400] = "";
-
-	for (; *patterns; patterns++) {
-		char name[TENSOR_NAME_MAX];
-		const size_t used = strlen(names);
-
-		/* What does not fit any more is left out whole. */
-		if (expand(*patterns, layer, name) &&
-		    (size_t)snprintf(names + used, sizeof(names) - used,
-				     "%s\"%s\"", used ? ", " : "",
-				     name) >= sizeof(names) - used)
-			names[used] = '\0';
-	}
-	engram_error_set(err, ENGRAM_ECHECKPOINT,
-			 "%s: layer %" PRId32 ": no %s tensor; looked for %s",
-			 c->dir, layer, what, names);
-	engram_error_path(err, "%s", c->dir);
-	engram_error_fix(err, "download the missing file, or name the tensor "
-			      "in the table's \"tensors\"");
-	return ENGRAM_ECHECKPOINT;
-}
-
-/* out->tensor is NULL if there is none. */
-static enum engram_status find(struct checkpoint *c,
-			       struct checkpoint_shards *shards, int32_t layer,
-			       const char *what, const char *const *patterns,
-			       struct found *out, struct engram_error *err)
-{
-	out->tensor = NULL;
-	for (const char *const *p = patterns; *p; p++) {
-		const struct safetensors_tensor *tensor;
-		enum engram_status status;
-		char name[TENSOR_NAME_MAX];
-		uint32_t file;
-
-		if (!expand(*p, layer, name))
-			return engram_error_set(err, ENGRAM_EINVAL,
-						"tensor pattern \"%.80s\" is "
-						"too long",
-						*p);
-		status = checkpoint_shards_find(c, shards, name, &tensor, &file,
-						err);
-		if (status)
-			return status;
-		if (!tensor)
-			continue;
-		if (out->tensor) {
-			engram_error_set(err, ENGRAM_ECHECKPOINT,
-					 "%s: layer %" PRId32 ": two %s "
-					 "tensors, \"%s\" and \"%s\"",
-					 c->dir, layer, what, out->name, name);
-			engram_error_path(err, "%s", c->dir);
-			engram_error_fix(err, "name the right one in the "
-					      "table's \"tensors\"");
-			return ENGRAM_ECHECKPOINT;
-		}
-		out->tensor = tensor;
-		out->file = file;
-		memcpy(out->name, name, sizeof(out->name));
-	}
-	return ENGRAM_OK;
-}
-
 /* A fault of a tensor's shape or dtype, with what to do about it. */
 static enum engram_status misfit(const struct checkpoint *c,
-				 const struct found *f,
+				 const struct checkpoint_found *f,
 				 enum engram_status status, uint64_t needed,
 				 uint64_t available, struct engram_error *err,
 				 const char *fmt, ...) ENGRAM_PRINTF(7, 8);
 
 static enum engram_status misfit(const struct checkpoint *c,
-				 const struct found *f,
+				 const struct checkpoint_found *f,
 				 enum engram_status status, uint64_t needed,
 				 uint64_t available, struct engram_error *err,
 				 const char *fmt, ...)
@@ -157,49 +68,158 @@ static uint64_t stored_rows(const struct checkpoint *c, uint64_t rows)
 	return over ? rows + c->row_multiple - over : rows;
 }
 
-/* `dtypes` has the expected one first, then what may stand for it. */
-static enum engram_status check(const struct checkpoint *c,
-				const struct found *f,
-				const char *const *dtypes, uint64_t rows,
-				uint64_t width, struct engram_error *err)
+/* What a tensor must be like. */
+struct form {
+	const char *const *dtypes; /* the expected one, what may stand for it */
+	uint64_t rows;		   /* that the hash needs */
+	uint64_t width;
+};
+
+static enum engram_status check_form(const struct checkpoint *c,
+				     const struct checkpoint_found *f,
+				     const struct form *form,
+				     struct engram_error *err)
 {
 	const struct safetensors_tensor *t = f->tensor;
-	const uint64_t stored = stored_rows(c, rows);
 
-	if (!is_one_of(t->dtype, dtypes))
+	if (!is_one_of(t->dtype, form->dtypes))
 		return misfit(c, f, ENGRAM_ECHECKPOINT, 0, 0, err,
-			      "dtype %s, must be %s%s", t->dtype, dtypes[0],
-			      dtypes[1] ? " or U8" : "");
+			      "dtype %s, must be %s%s", t->dtype,
+			      form->dtypes[0], form->dtypes[1] ? " or U8" : "");
 	if (t->rank != 2)
 		return misfit(c, f, ENGRAM_ECHECKPOINT, 2, t->rank, err,
 			      "%" PRIu32 " dimensions, must be 2", t->rank);
-	if (t->shape[1] != width)
-		return misfit(c, f, ENGRAM_ECHECKPOINT, width, t->shape[1], err,
+	if (t->shape[1] != form->width)
+		return misfit(c, f, ENGRAM_ECHECKPOINT, form->width,
+			      t->shape[1], err,
 			      "rows of %" PRIu64 " elements, must be %" PRIu64,
-			      t->shape[1], width);
-	if (t->shape[0] == stored)
+			      t->shape[1], form->width);
+	return ENGRAM_OK;
+}
+
+static enum engram_status check_rows(const struct checkpoint *c,
+				     const struct checkpoint_found *f,
+				     const struct form *form, uint64_t have,
+				     uint32_t parts, struct engram_error *err)
+{
+	const uint64_t stored = stored_rows(c, form->rows);
+	char in[40] = "", filled[48] = "";
+
+	if (have == stored)
 		return ENGRAM_OK;
-	if (stored != rows)
-		return misfit(c, f, ENGRAM_EGEOMETRY, stored, t->shape[0], err,
-			      "%" PRIu64 " rows, the hash needs %" PRIu64
-			      ", filled up to %" PRIu64,
-			      t->shape[0], rows, stored);
-	return misfit(c, f, ENGRAM_EGEOMETRY, rows, t->shape[0], err,
-		      "%" PRIu64 " rows, the hash needs %" PRIu64, t->shape[0],
-		      rows);
+	if (parts)
+		snprintf(in, sizeof(in), " in %" PRIu32 " part%s", parts,
+			 parts == 1 ? "" : "s");
+	if (stored != form->rows)
+		snprintf(filled, sizeof(filled), ", filled up to %" PRIu64,
+			 stored);
+	return misfit(c, f, ENGRAM_EGEOMETRY, stored, have, err,
+		      "%" PRIu64 " rows%s, the hash needs %" PRIu64 "%s", have,
+		      in, form->rows, filled);
 }
 
 /* The rows that the hash needs; there may be more behind them. */
-static struct checkpoint_tensor take(const struct checkpoint *c,
-				     const struct found *f, uint64_t rows)
+static void cut(struct checkpoint_tensor *t, uint64_t rows)
 {
-	return (struct checkpoint_tensor){
+	uint64_t left = rows;
+	uint32_t n = 0;
+
+	for (; left; n++) {
+		if (t->parts[n].rows > left)
+			t->parts[n].rows = left;
+		left -= t->parts[n].rows;
+	}
+	t->num_parts = n;
+	t->bytes = t->bytes / t->shape[0] * rows;
+	t->shape[0] = rows;
+	t->file = t->parts[0].file;
+	t->offset = t->parts[0].offset;
+	if (n > 1)
+		return;
+	free(t->parts);
+	t->parts = NULL;
+	t->num_parts = 0;
+}
+
+static enum engram_status add_part(struct checkpoint_tensor *t,
+				   const struct checkpoint_found *f,
+				   struct engram_error *err)
+{
+	struct checkpoint_part *more =
+		realloc(t->parts, (t->num_parts + 1) * sizeof(*more));
+
+	if (!more)
+		return engram_error_set(err, ENGRAM_ENOMEM,
+					"no memory to read a checkpoint");
+	t->parts = more;
+	more[t->num_parts++] = (struct checkpoint_part){
 		.file = f->file,
 		.offset = f->tensor->offset,
-		.bytes = f->tensor->bytes / stored_rows(c, rows) * rows,
-		.dtype = c->dtype,
-		.shape = {rows, f->tensor->shape[1]},
+		.rows = f->tensor->shape[0],
 	};
+	t->bytes += f->tensor->bytes;
+	t->shape[0] += f->tensor->shape[0];
+	return ENGRAM_OK;
+}
+
+/* `next` is the name of the part that is not there. */
+static enum engram_status too_few(const struct checkpoint *c,
+				  const struct checkpoint_found *next,
+				  const struct form *form,
+				  const struct checkpoint_tensor *have,
+				  struct engram_error *err)
+{
+	const uint64_t stored = stored_rows(c, form->rows);
+
+	engram_error_set(err, ENGRAM_EGEOMETRY,
+			 "%s: %" PRIu64 " rows in %" PRIu32
+			 " parts, the hash needs %" PRIu64 "; no \"%s\"",
+			 c->dir, have->shape[0], have->num_parts, stored,
+			 next->name);
+	engram_error_path(err, "%s", c->dir);
+	engram_error_figures(err, stored, have->shape[0]);
+	engram_error_fix(err, "download the missing file, or describe the "
+			      "table in its \"rows\" and \"hash\"");
+	return ENGRAM_EGEOMETRY;
+}
+
+/* All parts, of which `first` is found; without "{part}" that is all. */
+static enum engram_status take(struct checkpoint *c,
+			       struct checkpoint_shards *shards,
+			       const struct checkpoint_layer *layer,
+			       const struct checkpoint_found *first,
+			       const struct form *form,
+			       struct checkpoint_tensor *out,
+			       struct engram_error *err)
+{
+	struct checkpoint_tensor t = {.dtype = c->dtype,
+				      .shape = {0, form->width}};
+	const bool several = checkpoint_names_part(first->pattern);
+	struct checkpoint_found f = *first;
+	enum engram_status status = ENGRAM_OK;
+
+	while (!status && f.tensor) {
+		status = check_form(c, &f, form, err);
+		if (!status)
+			status = add_part(&t, &f, err);
+		f.tensor = NULL;
+		if (!status && several)
+			status = checkpoint_names_next(c, shards,
+						       layer->layer_id,
+						       t.num_parts, &f, err);
+	}
+	if (!status && several && t.shape[0] < stored_rows(c, form->rows))
+		status = too_few(c, &f, form, &t, err);
+	else if (!status)
+		status = check_rows(c, first, form, t.shape[0],
+				    several ? t.num_parts : 0, err);
+	if (status) {
+		free(t.parts);
+		return status;
+	}
+	cut(&t, form->rows);
+	*out = t;
+	return ENGRAM_OK;
 }
 
 static enum engram_status find_weight(struct checkpoint *c,
@@ -210,27 +230,26 @@ static enum engram_status find_weight(struct checkpoint *c,
 {
 	static const char *const fp8[] = {"F8_E4M3", "U8", NULL};
 	static const char *const bf16[] = {"BF16", NULL};
+	const struct form form = {c->dtype == ENGRAM_BF16 ? bf16 : fp8,
+				  layer->rows, c->dim};
 	enum engram_status status;
-	struct found found;
+	struct checkpoint_found found;
 
-	status = find(c, shards, layer->layer_id, "weight", patterns, &found,
-		      err);
+	status = checkpoint_names_find(c, shards, layer->layer_id, "weight",
+				       patterns, &found, err);
 	if (status)
 		return status;
 	if (!found.tensor)
-		return missing(c, layer->layer_id, "weight", patterns, err);
-	status = check(c, &found, c->dtype == ENGRAM_BF16 ? bf16 : fp8,
-		       layer->rows, c->dim, err);
-	if (!status)
-		layer->weight = take(c, &found, layer->rows);
-	return status;
+		return checkpoint_names_missing(c, layer->layer_id, "weight",
+						patterns, err);
+	return take(c, shards, layer, &found, &form, &layer->weight, err);
 }
 
 /* A scale that nothing would be done with: the rows are not what the
  * configuration says. */
 static enum engram_status not_wanted(const struct checkpoint *c,
-				     const struct found *f, bool given,
-				     struct engram_error *err)
+				     const struct checkpoint_found *f,
+				     bool given, struct engram_error *err)
 {
 	engram_error_set(err, ENGRAM_ECHECKPOINT,
 			 "%s: tensor \"%s\": a scale, but %s",
@@ -245,8 +264,8 @@ static enum engram_status not_wanted(const struct checkpoint *c,
 }
 
 static enum engram_status read_factor(const struct checkpoint *c,
-				      const struct found *f, float *out,
-				      struct engram_error *err)
+				      const struct checkpoint_found *f,
+				      float *out, struct engram_error *err)
 {
 	const struct safetensors_tensor *t = f->tensor;
 	enum engram_status status;
@@ -270,6 +289,20 @@ static enum engram_status read_factor(const struct checkpoint *c,
 		      "the scale is %g, must be positive", (double)*out);
 }
 
+static enum engram_status many_factors(const struct checkpoint *c,
+				       const struct checkpoint_found *f,
+				       struct engram_error *err)
+{
+	engram_error_set(err, ENGRAM_ECHECKPOINT,
+			 "%s: tensor \"%s\": one of many scales, but "
+			 "\"rows\" has the scale \"tensor\"",
+			 c->files[f->file].path, f->name);
+	engram_error_path(err, "%s", c->files[f->file].path);
+	engram_error_fix(err, "name the one scale of the table in "
+			      "tensors.scale, without \"{part}\"");
+	return ENGRAM_ECHECKPOINT;
+}
+
 static enum engram_status find_scale(struct checkpoint *c,
 				     struct checkpoint_shards *shards,
 				     const char *const *patterns, float given,
@@ -280,29 +313,29 @@ static enum engram_status find_scale(struct checkpoint *c,
 	const bool tensor = c->scale_scheme == ENGRAM_SCALE_TENSOR;
 	const bool wanted = c->scale_scheme != ENGRAM_SCALE_NONE && !given;
 	enum engram_status status;
-	struct found found;
+	struct checkpoint_found found;
 
 	layer->tensor_scale = given ? given : 1.0f;
-	status = find(c, shards, layer->layer_id, "scale", patterns, &found,
-		      err);
+	status = checkpoint_names_find(c, shards, layer->layer_id, "scale",
+				       patterns, &found, err);
 	if (status)
 		return status;
 	if (!wanted)
 		return found.tensor ? not_wanted(c, &found, given != 0, err)
 				    : ENGRAM_OK;
 	if (!found.tensor)
-		return missing(c, layer->layer_id, "scale", patterns, err);
-	if (tensor)
-		status = read_factor(c, &found, &layer->tensor_scale, err);
-	else
-		status = check(c, &found, ue8m0, layer->rows,
-			       c->dim / c->block_size, err);
+		return checkpoint_names_missing(c, layer->layer_id, "scale",
+						patterns, err);
+	if (!tensor)
+		return take(c, shards, layer, &found,
+			    &(struct form){ue8m0, layer->rows,
+					   c->dim / c->block_size},
+			    &layer->scale, err);
+	if (checkpoint_names_part(found.pattern))
+		return many_factors(c, &found, err);
+	status = read_factor(c, &found, &layer->tensor_scale, err);
 	if (status)
 		return status;
-	if (!tensor) {
-		layer->scale = take(c, &found, layer->rows);
-		return ENGRAM_OK;
-	}
 	layer->scale.file = found.file;
 	layer->scale.offset = found.tensor->offset;
 	layer->scale.bytes = found.tensor->bytes;

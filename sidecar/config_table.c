@@ -12,12 +12,14 @@ static const enum engram_record_layout layouts[] = {ENGRAM_PACKED,
 						    ENGRAM_SPLIT};
 static const char *const load_names[] = {"start", "on_demand", NULL};
 
-/* The layer's place in a pattern, exactly once. */
-static bool has_one_layer(const char *pattern)
+/* How often `mark` is in a pattern. */
+static unsigned int count_mark(const char *pattern, const char *mark)
 {
-	const char *at = strstr(pattern, "{layer}");
+	unsigned int n = 0;
 
-	return at && !strstr(at + 1, "{layer}");
+	for (; (pattern = strstr(pattern, mark)); pattern++)
+		n++;
+	return n;
 }
 
 static void read_pattern(struct json_view *v, const char *where, json_t *value,
@@ -28,11 +30,15 @@ static void read_pattern(struct json_view *v, const char *where, json_t *value,
 	if (!text)
 		config_fault(v, where, "write the name of a tensor",
 			     "must be a string");
-	else if (!has_one_layer(text))
+	else if (count_mark(text, "{layer}") != 1)
 		config_fault(v, where,
 			     "write it as \"layers.{layer}.engram.embed."
 			     "weight\"",
 			     "\"%s\" must have \"{layer}\" in it once", text);
+	else if (count_mark(text, "{part}") > 1)
+		config_fault(v, where, "leave one of them",
+			     "\"%s\" has \"{part}\" in it more than once",
+			     text);
 	else if (strlen(text) > PATTERN_BYTES_MAX)
 		config_fault(v, where, "use a shorter one",
 			     "is %zu bytes long, at most %d are allowed",

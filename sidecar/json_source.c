@@ -51,9 +51,9 @@ static enum engram_status parse(struct json_source *src, const char *name,
 	/* Before parsing, so that no text can make the parser recurse. */
 	if (engram_wire_json_depth(text, len) > ENGRAM_DEPTH_MAX)
 		status = too_deep(name, status, err);
-	else if (!(src->root = json_loadb(text, len,
-					  JSON_REJECT_DUPLICATES | flags,
-					  &error)) ||
+	else if (!(src->root =
+			   json_loadb(text, len, JSON_REJECT_DUPLICATES | flags,
+				      &error)) ||
 		 json_memory_failed())
 		status = not_json(name, status, &error, err);
 	else

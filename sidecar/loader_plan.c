@@ -28,8 +28,8 @@ enum engram_status loader_plan_init(struct loader_plan *plan,
 	plan->num_chunks = h->checksums.count;
 	plan->code_bytes = (uint64_t)h->dim * (h->dtype == ENGRAM_BF16 ? 2 : 1);
 	plan->scale_bytes = record - plan->code_bytes;
-	plan->codes_begin = layer->weight.offset;
-	plan->scales_begin = layer->scale.offset;
+	plan->codes = &layer->weight;
+	plan->scales = &layer->scale;
 	plan->block_rows = block_bytes / plan->code_bytes;
 	if (!plan->block_rows)
 		plan->block_rows = 1;
@@ -56,6 +56,32 @@ uint64_t loader_plan_chunk_end(const struct loader_plan *plan, uint64_t chunk)
 						     : begin + plan->chunk_rows;
 }
 
+struct loader_place loader_plan_place(const struct checkpoint_tensor *tensor,
+				      uint64_t row_bytes, uint64_t row)
+{
+	const struct checkpoint_part *part = tensor->parts;
+
+	if (!part)
+		return (struct loader_place){tensor->file,
+					     tensor->offset + row * row_bytes,
+					     UINT64_MAX};
+	for (; row >= part->rows; part++)
+		row -= part->rows;
+	return (struct loader_place){part->file, part->offset + row * row_bytes,
+				     part->rows - row};
+}
+
+/* No more rows than the tensor has in one place. */
+static void limit(struct loader_block *block,
+		  const struct checkpoint_tensor *tensor, uint64_t row_bytes)
+{
+	const uint64_t rows =
+		loader_plan_place(tensor, row_bytes, block->row).rows;
+
+	if (block->rows > rows)
+		block->rows = rows;
+}
+
 struct loader_block loader_plan_block(const struct loader_plan *plan,
 				      uint64_t row)
 {
@@ -65,6 +91,9 @@ struct loader_block loader_plan_block(const struct loader_plan *plan,
 	block.rows = loader_plan_chunk_end(plan, block.chunk) - row;
 	if (block.rows > plan->block_rows)
 		block.rows = plan->block_rows;
+	limit(&block, plan->codes, plan->code_bytes);
+	if (plan->scale_bytes)
+		limit(&block, plan->scales, plan->scale_bytes);
 	return block;
 }
 

@@ -17,8 +17,14 @@ struct loader_plan {
 	uint64_t block_rows;  /* read at once */
 	uint64_t code_bytes;  /* of a row */
 	uint64_t scale_bytes; /* of a row; 0: nothing to read */
-	uint64_t codes_begin; /* of row 0, in its file */
-	uint64_t scales_begin;
+	const struct checkpoint_tensor *codes, *scales;
+};
+
+/* Where a row's bytes are, and how many rows from there on. */
+struct loader_place {
+	uint32_t file; /* of the checkpoint */
+	uint64_t offset;
+	uint64_t rows;
 };
 
 /* A run of rows inside one chunk. */
@@ -41,7 +47,10 @@ enum engram_status loader_plan_init(struct loader_plan *plan,
 				    uint64_t block_bytes,
 				    struct engram_error *err);
 
-/* The block that begins at `row`. */
+/* `row_bytes` is what a row of this tensor has. */
+struct loader_place loader_plan_place(const struct checkpoint_tensor *tensor,
+				      uint64_t row_bytes, uint64_t row);
+/* The block that begins at `row`; of each tensor in one place. */
 struct loader_block loader_plan_block(const struct loader_plan *plan,
 				      uint64_t row);
 uint64_t loader_plan_chunk_end(const struct loader_plan *plan, uint64_t chunk);

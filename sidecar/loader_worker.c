@@ -137,14 +137,17 @@ static void worker_free(struct worker *w)
 
 static enum engram_status start_window(struct worker *w,
 				       struct reader_request *request,
-				       struct source *source, uint64_t begin,
-				       uint64_t bytes, uint64_t *skip)
+				       const struct loader_block *block,
+				       const struct checkpoint_tensor *tensor,
+				       uint64_t row_bytes, uint64_t *skip)
 {
-	const struct loader_window window =
-		loader_plan_window(begin, bytes, w->shared->align);
+	const struct loader_place place =
+		loader_plan_place(tensor, row_bytes, block->row);
+	const struct loader_window window = loader_plan_window(
+		place.offset, block->rows * row_bytes, w->shared->align);
 
 	*skip = window.skip;
-	request->source = source;
+	request->source = sources_of(&w->shared->sources, place.file);
 	request->offset = window.offset;
 	request->bytes = (uint32_t)window.bytes;
 	request->needed = (uint32_t)window.needed;
@@ -169,16 +172,11 @@ static bool start_block(struct worker *w, enum engram_status *status)
 	slot = &w->slots[(w->first + w->count++) % shared->depth];
 	slot->block = loader_plan_block(plan, w->row);
 	w->row += slot->block.rows;
-	*status = start_window(
-		w, &slot->codes, shared->sources.codes,
-		plan->codes_begin + slot->block.row * plan->code_bytes,
-		slot->block.rows * plan->code_bytes, &slot->codes_skip);
+	*status = start_window(w, &slot->codes, &slot->block, plan->codes,
+			       plan->code_bytes, &slot->codes_skip);
 	if (!*status && plan->scale_bytes)
-		*status = start_window(w, &slot->scales, shared->sources.scales,
-				       plan->scales_begin +
-					       slot->block.row *
-						       plan->scale_bytes,
-				       slot->block.rows * plan->scale_bytes,
+		*status = start_window(w, &slot->scales, &slot->block,
+				       plan->scales, plan->scale_bytes,
 				       &slot->scales_skip);
 	return true;
 }

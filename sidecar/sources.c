@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -135,28 +136,71 @@ static enum engram_status source_open(struct source *source,
 	return status ? status : check_size(source, err);
 }
 
+static enum engram_status add_file(struct sources *sources,
+				   const struct checkpoint *checkpoint,
+				   uint32_t file, enum loader_direct wish,
+				   struct engram_error *err)
+{
+	struct source *source = &sources->files[sources->count];
+
+	if (sources_of(sources, file))
+		return ENGRAM_OK;
+	sources->count++;
+	source->file = file;
+	return source_open(source, &checkpoint->files[file], wish, err);
+}
+
+static enum engram_status add_tensor(struct sources *sources,
+				     const struct checkpoint *checkpoint,
+				     const struct checkpoint_tensor *tensor,
+				     enum loader_direct wish,
+				     struct engram_error *err)
+{
+	enum engram_status status =
+		add_file(sources, checkpoint, tensor->file, wish, err);
+	uint32_t i;
+
+	for (i = 0; !status && i < tensor->num_parts; i++)
+		status = add_file(sources, checkpoint, tensor->parts[i].file,
+				  wish, err);
+	return status;
+}
+
 enum engram_status sources_open(struct sources *sources,
 				const struct checkpoint *checkpoint,
 				const struct checkpoint_layer *layer,
 				bool scales, enum loader_direct wish,
 				struct engram_error *err)
 {
-	const struct checkpoint_file *files = checkpoint->files;
+	const size_t most =
+		(size_t)layer->weight.num_parts + layer->scale.num_parts + 2;
 	enum engram_status status;
 
-	sources->count = 1;
-	sources->codes = sources->scales = &sources->files[0];
-	status = source_open(sources->codes, &files[layer->weight.file], wish,
-			     err);
-	if (!status && scales && layer->scale.file != layer->weight.file) {
-		sources->count = 2;
-		sources->scales = &sources->files[1];
-		status = source_open(sources->scales, &files[layer->scale.file],
-				     wish, err);
+	sources->count = 0;
+	sources->files = calloc(most, sizeof(*sources->files));
+	if (!sources->files) {
+		status = engram_error_set(err, ENGRAM_ENOMEM,
+					  "no memory to open a checkpoint");
+		engram_error_fix(err, "free some memory");
+		return status;
 	}
+	status = add_tensor(sources, checkpoint, &layer->weight, wish, err);
+	if (!status && scales)
+		status = add_tensor(sources, checkpoint, &layer->scale, wish,
+				    err);
 	if (status)
 		sources_close(sources);
 	return status;
+}
+
+struct source *sources_of(const struct sources *sources, uint32_t file)
+{
+	unsigned int i;
+
+	for (i = 0; i < sources->count; i++)
+		if (sources->files[i].file == file)
+			return &sources->files[i];
+	return NULL;
 }
 
 void sources_close(struct sources *sources)
@@ -172,6 +216,8 @@ void sources_close(struct sources *sources)
 			close(source->buffered_fd);
 		pthread_mutex_destroy(&source->lock);
 	}
+	free(sources->files);
+	sources->files = NULL;
 	sources->count = 0;
 }
 
@@ -187,9 +233,13 @@ bool sources_direct(const struct sources *sources)
 
 uint32_t sources_align(const struct sources *sources)
 {
-	uint32_t a = sources->codes->align, b = sources->scales->align;
+	uint32_t align = SOURCE_ALIGN;
+	unsigned int i;
 
-	return a > b ? a : b;
+	for (i = 0; i < sources->count; i++)
+		if (sources->files[i].align > align)
+			align = sources->files[i].align;
+	return align;
 }
 
 enum engram_status source_go_buffered(struct source *source,

@@ -19,6 +19,7 @@
 #define SOURCE_ALIGN 4096u
 
 struct source {
+	uint32_t file;	  /* of the checkpoint */
 	const char *path; /* the checkpoint's */
 	uint64_t size;	  /* when the checkpoint was opened */
 	uint32_t align;	  /* of offsets, lengths and memory */
@@ -30,20 +31,22 @@ struct source {
 };
 
 struct sources {
-	struct source files[2];
+	struct source *files; /* each once */
 	unsigned int count;
-	struct source *codes, *scales; /* may be the same file */
 };
 
-/* ENGRAM_ENOTFOUND, ENGRAM_EPERM, ENGRAM_ESYS; ENGRAM_ESOURCECHANGED if a
- * file has another size than when the checkpoint was opened;
- * ENGRAM_EUNSUPPORTED if direct reads were demanded and cannot be had. */
+/* ENGRAM_ENOTFOUND, ENGRAM_EPERM, ENGRAM_ENOMEM, ENGRAM_ESYS;
+ * ENGRAM_ESOURCECHANGED if a file has another size than when the checkpoint was
+ * opened; ENGRAM_EUNSUPPORTED if direct reads were demanded and cannot be had.
+ */
 enum engram_status sources_open(struct sources *sources,
 				const struct checkpoint *checkpoint,
 				const struct checkpoint_layer *layer,
 				bool scales, enum loader_direct wish,
 				struct engram_error *err);
 void sources_close(struct sources *sources);
+/* That of a file of the checkpoint, one that the layer is read from. */
+struct source *sources_of(const struct sources *sources, uint32_t file);
 bool sources_direct(const struct sources *sources);
 uint32_t sources_align(const struct sources *sources);
 

@@ -37,10 +37,9 @@ static void look(struct beside *b, const char *what, const char *text)
 	if (b->status || !text || !*text || json_object_get(b->vocab, text) ||
 	    json_object_get(b->tokenizer->added, text))
 		return;
-	b->status = engram_error_set(
-		b->err, ENGRAM_ECHECKPOINT,
-		"%s: %s \"%s\" is not in tokenizer.json", b->src->name,
-		what, text);
+	b->status = engram_error_set(b->err, ENGRAM_ECHECKPOINT,
+				     "%s: %s \"%s\" is not in tokenizer.json",
+				     b->src->name, what, text);
 	engram_error_path(b->err, "%s", b->src->name);
 	engram_error_fix(b->err, "the reference adds it when it loads the "
 				 "model: have transformers write a "
@@ -92,8 +91,7 @@ static void look_at_named(struct beside *b)
 
 static void look_at_config(struct beside *b, bool *has_all)
 {
-	json_t *decoder =
-		json_object_get(b->src->root, "added_tokens_decoder");
+	json_t *decoder = json_object_get(b->src->root, "added_tokens_decoder");
 
 	*has_all = decoder;
 	look_at_all(b, "added_tokens_decoder", decoder);
@@ -131,9 +129,8 @@ static bool open_beside(struct beside *b, const char *file, const char *name,
 	there = !access(path, F_OK) || errno != ENOENT;
 	/* model_max_length is 10^30 in many. */
 	if (there)
-		b->status = json_source_read_reals(
-			src, path, BESIDE_BYTES_MAX, ENGRAM_ECHECKPOINT,
-			b->err);
+		b->status = json_source_read_reals(src, path, BESIDE_BYTES_MAX,
+						   ENGRAM_ECHECKPOINT, b->err);
 	free(path);
 	b->src = src;
 	return there && !b->status;

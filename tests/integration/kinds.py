@@ -6,6 +6,7 @@ import json
 import random
 import struct
 
+PARTS, FILES = 7, 3
 M32, M64, M128 = (1 << 32) - 1, (1 << 64) - 1, (1 << 128) - 1
 
 
@@ -192,6 +193,20 @@ def write_safetensors(path, tensors):
         data for _, _, data in tensors.values()))
 
 
+def in_parts(name, dtype, shape, data):
+    """A tensor with "{part}" in its name, as several of many sizes."""
+    if "{part}" not in name:
+        return {name: (dtype, shape, data)}
+    rows, begin, out = shape[0], 0, {}
+    size = len(data) // rows
+    for part in range(PARTS):
+        end = rows if part == PARTS - 1 else rows * part * part // PARTS ** 2
+        out[name.replace("{part}", str(part))] = (
+            dtype, [end - begin, *shape[1:]], data[begin * size:end * size])
+        begin = end
+    return out
+
+
 class Model:
     """A checkpoint for a table of the configuration, and what must come out
     of it."""
@@ -221,14 +236,19 @@ class Model:
         scale = names.get("scale", ["layers.{layer}.engram.embed.scale"])
         out = {}
         for layer, table in self.tables.items():
-            out |= table.tensors(weight[0].replace("{layer}", str(layer)),
-                                 scale[0].replace("{layer}", str(layer)))
+            tensors = table.tensors(weight[0].replace("{layer}", str(layer)),
+                                    scale[0].replace("{layer}", str(layer)))
+            for name, tensor in tensors.items():
+                out |= in_parts(name, *tensor)
         return out
 
     def write(self, directory, tensors=None):
         directory.mkdir()
-        write_safetensors(directory / "model.safetensors",
-                          self.tensors() if tensors is None else tensors)
+        tensors = self.tensors() if tensors is None else tensors
+        for i in range(FILES):
+            some = dict(list(tensors.items())[i::FILES])
+            if some:
+                write_safetensors(directory / f"model-{i}.safetensors", some)
         if self.hash.get("ids") != "raw":
             (directory / "engram_token_map.json").write_text(
                 json.dumps({"token_map": self.map}))

@@ -48,6 +48,12 @@ def kind(rows, **hash_):
 KINDS = {
     "engram-27b": example("engram-27b"),
     "qwen-ple": example("qwen-ple"),
+    "parts and block scales": {
+        **kind({"dim": 64, "multiple": 100}, layers=[3, 9]),
+        "tensors": {"weight": ["w.{layer}.{part}"],
+                    "scale": ["s.{layer}.part-{part}.scale"]}},
+    "bf16 in parts": {**kind({"dim": 80, "dtype": "bf16"}, layers=[9]),
+                      "tensors": {"weight": ["{part}.of.{layer}"]}},
     "wide bf16": kind({"dim": 1280, "dtype": "bf16"}),
     "bf16 with one scale": kind({"dim": 32, "dtype": "bf16",
                                  "scale": "tensor"}),
@@ -145,7 +151,56 @@ def test_load_with_parameters(make, tmp_path):
     sidecar.client().load("ple", checkpoint=str(checkpoint),
                           **{k: table[k] for k in ("tensors", "rows",
                                                    "hash")})
-    assert hashed(sidecar, "ple", [1, 2, 3])[2] == model.ids(2, [1, 2, 3])
+    assert hashed(sidecar, "ple", [1, 2, 3])[1] == model.ids(1, [1, 2, 3])
+
+
+def test_examples_are_the_real_tables():
+    """Rows and parameters as published: 5.7 billion in two layers of the
+    paper's model; 128 tensors of 2,500,012 rows of Qwen's."""
+    engram, = json.loads((EXAMPLES / "engram-27b.json").read_text())["tables"]
+    rows = kinds.Geometry(engram["hash"]).rows
+    assert list(rows) == [2, 15]
+    assert round(sum(rows.values()) * engram["rows"]["dim"] / 1e8) == 58
+    columns = kinds.Geometry(engram["hash"]).cols
+    assert columns * engram["rows"]["dim"] == 1280
+    ple, = json.loads((EXAMPLES / "qwen-ple.json").read_text())["tables"]
+    rows, multiple = (kinds.Geometry(ple["hash"]).rows[1],
+                      ple["rows"]["multiple"])
+    assert -(-rows // multiple) * multiple == 128 * 2500012
+
+
+def test_parts_missing(shared, tmp_path):
+    """One in the middle, and those at the end."""
+    table = KINDS["bf16 in parts"]
+    model = kinds.Model(table)
+    for missing in ("3.of.9", "6.of.9"):
+        tensors = model.tensors()
+        have = sum(tensors[f"{part}.of.9"][1][0]
+                   for part in range(int(missing[0])))
+        del tensors[missing]
+        client = shared.client()
+        job = client.finish(client.call(
+            "load", table="bad", rows=table["rows"], hash=table["hash"],
+            tensors=table["tensors"], checkpoint=str(model.write(
+                tmp_path / missing, tensors)))["job"])
+        error = job["error"]
+        assert error["data"]["name"] == "GeometryMismatch"
+        assert (f'{have} rows in {missing[0]} parts, the hash needs '
+                f'{model.tables[9].rows}; no "{missing}"') in error["message"]
+        assert "download" in error["data"]["fix"]
+
+
+def test_many_scales_for_one(shared, tmp_path):
+    table = kind(TENSOR)
+    model = kinds.Model(table)
+    tensors = model.tensors()
+    tensors["s.0.2"] = ("F32", [], ONE)
+    client = shared.client()
+    job = client.finish(client.call(
+        "load", table="bad", rows=table["rows"], hash=table["hash"],
+        tensors={"scale": ["s.{part}.{layer}"]},
+        checkpoint=str(model.write(tmp_path / "c", tensors)))["job"])
+    assert '"s.0.2": one of many scales' in job["error"]["message"]
 
 
 # ---- what is refused ----
