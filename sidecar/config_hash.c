@@ -91,6 +91,10 @@ static void read_cuts(struct json_view *v, struct table_format *f)
 static void read_row(struct json_view *v, const char *key, size_t layer,
 		     const json_t *row, size_t count, int64_t max, int64_t *out)
 {
+	const char *why = max == INT32_MAX
+				  ? "row numbers are int32"
+				  : "products with the largest id must stay "
+				    "below 2^63, else remainders are negative";
 	char where[64];
 	size_t i;
 
@@ -107,12 +111,15 @@ static void read_row(struct json_view *v, const char *key, size_t layer,
 		if (json_is_integer(value) && out[i] >= 1 && out[i] <= max)
 			continue;
 		snprintf(where, sizeof(where), "%s[%zu][%zu]", key, layer, i);
-		config_fault(v, where,
-			     max == INT32_MAX
-				     ? "row numbers are int32"
-				     : "products with ids must stay below "
-				       "2^63, else remainders are negative",
-			     "must be an integer from 1 to %" PRId64, max);
+		if (json_is_integer(value))
+			config_fault(v, where, why,
+				     "is %" PRId64
+				     ", must be an integer from 1 to %" PRId64,
+				     out[i], max);
+		else
+			config_fault(v, where, why,
+				     "must be an integer from 1 to %" PRId64,
+				     max);
 		return;
 	}
 }
