@@ -124,7 +124,9 @@ static void cut(struct checkpoint_tensor *t, uint64_t rows)
 	uint64_t left = rows;
 	uint32_t n = 0;
 
-	for (; left; n++) {
+	if (!t->num_parts || !t->shape[0])
+		return; /* never: the hash needs some */
+	for (; left && n < t->num_parts; n++) {
 		if (t->parts[n].rows > left)
 			t->parts[n].rows = left;
 		left -= t->parts[n].rows;
@@ -145,9 +147,11 @@ static enum engram_status add_part(struct checkpoint_tensor *t,
 				   const struct checkpoint_found *f,
 				   struct engram_error *err)
 {
-	struct checkpoint_part *more =
-		realloc(t->parts, (t->num_parts + 1) * sizeof(*more));
+	struct checkpoint_part *more;
 
+	if (!f->tensor->shape[0])
+		return ENGRAM_OK;
+	more = realloc(t->parts, (t->num_parts + 1) * sizeof(*more));
 	if (!more)
 		return engram_error_set(err, ENGRAM_ENOMEM,
 					"no memory to read a checkpoint");
@@ -165,19 +169,17 @@ static enum engram_status add_part(struct checkpoint_tensor *t,
 /* `next` is the name of the part that is not there. */
 static enum engram_status too_few(const struct checkpoint *c,
 				  const struct checkpoint_found *next,
-				  const struct form *form,
-				  const struct checkpoint_tensor *have,
-				  struct engram_error *err)
+				  const struct form *form, uint64_t have,
+				  uint32_t parts, struct engram_error *err)
 {
 	const uint64_t stored = stored_rows(c, form->rows);
 
 	engram_error_set(err, ENGRAM_EGEOMETRY,
 			 "%s: %" PRIu64 " rows in %" PRIu32
 			 " parts, the hash needs %" PRIu64 "; no \"%s\"",
-			 c->dir, have->shape[0], have->num_parts, stored,
-			 next->name);
+			 c->dir, have, parts, stored, next->name);
 	engram_error_path(err, "%s", c->dir);
-	engram_error_figures(err, stored, have->shape[0]);
+	engram_error_figures(err, stored, have);
 	engram_error_fix(err, "download the missing file, or describe the "
 			      "table in its \"rows\" and \"hash\"");
 	return ENGRAM_EGEOMETRY;
@@ -197,22 +199,23 @@ static enum engram_status take(struct checkpoint *c,
 	const bool several = checkpoint_names_part(first->pattern);
 	struct checkpoint_found f = *first;
 	enum engram_status status = ENGRAM_OK;
+	uint32_t found = 0;
 
 	while (!status && f.tensor) {
 		status = check_form(c, &f, form, err);
 		if (!status)
 			status = add_part(&t, &f, err);
 		f.tensor = NULL;
+		found++;
 		if (!status && several)
-			status = checkpoint_names_next(c, shards,
-						       layer->layer_id,
-						       t.num_parts, &f, err);
+			status = checkpoint_names_next(
+				c, shards, layer->layer_id, found, &f, err);
 	}
 	if (!status && several && t.shape[0] < stored_rows(c, form->rows))
-		status = too_few(c, &f, form, &t, err);
+		status = too_few(c, &f, form, t.shape[0], found, err);
 	else if (!status)
 		status = check_rows(c, first, form, t.shape[0],
-				    several ? t.num_parts : 0, err);
+				    several ? found : 0, err);
 	if (status) {
 		free(t.parts);
 		return status;

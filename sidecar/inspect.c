@@ -5,6 +5,7 @@
 
 #include "inspect.h"
 #include "safetensors.h"
+#include "spec.h"
 #include "views.h"
 
 #define INSPECT_FORMAT 1 /* raised when a member goes or changes */
@@ -115,7 +116,8 @@ static json_t *geometry(const struct checkpoint *c)
 	return inspect_end(&o);
 }
 
-/* Where the map came from: "given" or the file that was looked for. */
+/* Where the map came from: "given", the file that was looked for, or "raw":
+ * there need not be one. */
 static json_t *token_map(const struct checkpoint *c, const char *given)
 {
 	static const char *const names[] = {"engram_token_map.json",
@@ -129,6 +131,8 @@ static json_t *token_map(const struct checkpoint *c, const char *given)
 		for (i = 0; i < c->num_files; i++)
 			if (!file && !strcmp(c->files[i].name, names[k]))
 				source = file = names[k];
+	if (!file && c->token_map_len)
+		source = "raw";
 	inspect_begin(&o);
 	inspect_put(&o, "source", view_text(source));
 	inspect_put(&o, "file", file ? view_text(file) : json_null());
@@ -172,6 +176,8 @@ static json_t *tensor(const struct checkpoint *c,
 	inspect_put(&o, "file", view_text(c->files[t->file].name));
 	inspect_put_u64(&o, "offset", found->offset);
 	inspect_put_u64(&o, "bytes", found->bytes);
+	if (t->num_parts)
+		inspect_put_u64(&o, "parts", t->num_parts);
 	safetensors_free(&header);
 	return inspect_end(&o);
 }
@@ -280,16 +286,21 @@ static json_t *describe(const struct inspect_options *options,
 			const struct checkpoint *c,
 			struct checkpoint_faults *faults)
 {
+	const enum engram_record_layout layout =
+		options->table ? options->table->layout : ENGRAM_PACKED;
 	struct engram_error err;
 	struct inspect_object o;
-	json_t *memory, *ranks;
+	json_t *memory, *other, *ranks;
 
 	engram_error_clear(&err);
-	memory = inspect_memory(c, &err);
+	memory = inspect_memory(c, layout, &err);
 	if (err.status && checkpoint_faults_add(faults, &err)) {
 		json_decref(memory);
 		return NULL;
 	}
+	other = inspect_memory(
+		c, layout == ENGRAM_PACKED ? ENGRAM_SPLIT : ENGRAM_PACKED,
+		&err);
 	ranks = inspect_ranks(c, options->tp_size, faults);
 	inspect_begin(&o);
 	inspect_put_u64(&o, "format", INSPECT_FORMAT);
@@ -301,6 +312,7 @@ static json_t *describe(const struct inspect_options *options,
 	inspect_put(&o, "files", files(c));
 	inspect_put(&o, "disk", disk(c));
 	inspect_put(&o, "memory", memory);
+	inspect_put(&o, "memory_other_layout", other);
 	inspect_put(&o, "room", inspect_room());
 	inspect_put(&o, "ranks", ranks);
 	inspect_put(&o, "problems", problems(faults));
@@ -351,19 +363,24 @@ static int print(const struct inspect_options *options,
 int inspect_run(const struct inspect_options *options)
 {
 	struct checkpoint_faults faults = {0};
-	const struct checkpoint_options open = {
-		.dir = options->dir,
-		.token_map_file = options->token_map,
-		.faults = &faults,
-	};
+	struct inspect_options given = *options;
+	struct checkpoint_options open = {0};
 	struct checkpoint *c;
 	struct engram_error err;
 	int code;
 
+	if (options->table)
+		open = table_checkpoint_options(options->table);
+	open.faults = &faults;
+	if (options->dir)
+		open.dir = options->dir;
+	if (options->token_map)
+		open.token_map_file = options->token_map;
+	given.token_map = open.token_map_file;
 	if (checkpoint_open(&open, &c, &err))
 		code = no_memory();
 	else
-		code = print(options, c, &faults);
+		code = print(&given, c, &faults);
 	checkpoint_free(c);
 	checkpoint_faults_free(&faults);
 	return code;

@@ -10,9 +10,12 @@
 #include "checkpoint.h"
 #include "checkpoint_faults.h"
 
+struct config_table;
+
 struct inspect_options {
-	const char *dir;
-	const char *token_map; /* file, relative to dir; or NULL */
+	const char *dir;		  /* NULL: the table's */
+	const struct config_table *table; /* NULL: as config.json says */
+	const char *token_map; /* file, relative to dir; or NULL: the table's */
 	uint32_t tp_size;      /* 0: no table of ranks */
 	bool json;
 };
@@ -45,7 +48,9 @@ json_t *inspect_end(struct inspect_object *o);
 
 /* inspect_memory.c: what the layers take, where they fit, and the shares of
  * the ranks; a size that has no such ranks is a fault. */
-json_t *inspect_memory(const struct checkpoint *c, struct engram_error *err);
+json_t *inspect_memory(const struct checkpoint *c,
+		       enum engram_record_layout layout,
+		       struct engram_error *err);
 json_t *inspect_room(void);
 json_t *inspect_ranks(const struct checkpoint *c, uint32_t tp_size,
 		      struct checkpoint_faults *faults);

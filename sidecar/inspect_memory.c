@@ -28,16 +28,35 @@ struct sizes {
 	uint64_t small;	  /* what is touched with small pages */
 };
 
+static uint64_t code_bytes(const struct checkpoint *c)
+{
+	return (uint64_t)c->dim * (c->dtype == ENGRAM_BF16 ? 2 : 1);
+}
+
+/* Two runs of them, each from a boundary on; one may be empty. */
+static void add_records(struct sizes *s, uint64_t total, uint64_t first,
+			uint64_t second)
+{
+	const uint64_t header = total - round_to(first, ENGRAM_SEGMENT_ALIGN) -
+				round_to(second, ENGRAM_SEGMENT_ALIGN);
+
+	s->header += header;
+	s->small += header + round_to(first, SMALL_PAGE) +
+		    round_to(second, SMALL_PAGE);
+}
+
 static enum engram_status add_layer(const struct checkpoint *c,
 				    const struct checkpoint_layer *layer,
+				    enum engram_record_layout layout,
 				    struct sizes *s, struct engram_error *err)
 {
+	const uint64_t codes = code_bytes(c) * layer->rows;
 	struct engram_segment_source *sources;
 	struct engram_segment_spec spec;
 	enum engram_status status;
 	uint64_t records, total;
 
-	status = checkpoint_spec(c, layer, ENGRAM_PACKED, &spec, &sources, err);
+	status = checkpoint_spec(c, layer, layout, &spec, &sources, err);
 	if (status)
 		return status;
 	spec.instance = "inspect";
@@ -50,9 +69,10 @@ static enum engram_status add_layer(const struct checkpoint *c,
 	records = layer->rows * engram_segment_record_bytes(&spec.head);
 	s->records += records;
 	s->total += total;
-	s->header += total - round_to(records, ENGRAM_SEGMENT_ALIGN);
-	s->small += total - round_to(records, ENGRAM_SEGMENT_ALIGN) +
-		    round_to(records, SMALL_PAGE);
+	if (layout == ENGRAM_PACKED)
+		add_records(s, total, records, 0);
+	else
+		add_records(s, total, codes, records - codes);
 	return ENGRAM_OK;
 }
 
@@ -174,7 +194,9 @@ static json_t *lockable(uint64_t bytes)
 	return inspect_end(&o);
 }
 
-json_t *inspect_memory(const struct checkpoint *c, struct engram_error *err)
+json_t *inspect_memory(const struct checkpoint *c,
+		       enum engram_record_layout layout,
+		       struct engram_error *err)
 {
 	struct sizes s = {0};
 	struct inspect_object o;
@@ -183,10 +205,11 @@ json_t *inspect_memory(const struct checkpoint *c, struct engram_error *err)
 	if (!c->geometry || !c->num_layers)
 		return json_null();
 	for (i = 0; i < c->num_layers; i++)
-		if (add_layer(c, &c->layers[i], &s, err))
+		if (add_layer(c, &c->layers[i], layout, &s, err))
 			return json_null();
 	inspect_begin(&o);
-	inspect_put(&o, "layout", json_string("packed"));
+	inspect_put(&o, "layout",
+		    json_string(layout == ENGRAM_PACKED ? "packed" : "split"));
 	inspect_put_u64(&o, "records_bytes", s.records);
 	inspect_put_u64(&o, "header_bytes", s.header);
 	inspect_put_u64(&o, "total_bytes", s.total);

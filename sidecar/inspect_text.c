@@ -45,10 +45,14 @@ static void print_geometry(const json_t *all)
 	if (!strcmp(word(g, "scale"), "ue8m0"))
 		printf(" per %" PRId64, number(g, "block_size"));
 	printf("\nhash        n-grams %" PRId64 "..%" PRId64 ", %" PRId64
-	       " heads, %" PRId64 " columns, primes from %" PRId64 "\n",
+	       " heads, %" PRId64 " columns, ",
 	       number(g, "min_ngram"), number(g, "max_ngram"),
-	       number(g, "heads"), number(g, "columns"),
-	       number(g, "engram_vocab_size"));
+	       number(g, "heads"), number(g, "columns"));
+	if (number(g, "engram_vocab_size"))
+		printf("primes from %" PRId64 "\n",
+		       number(g, "engram_vocab_size"));
+	else
+		puts("moduli as given");
 	printf("tokens      %" PRId64 " raw, %" PRId64
 	       " compressed, pad %" PRId64,
 	       number(g, "vocab_size"), number(g, "compressed_vocab_size"),
@@ -57,6 +61,8 @@ static void print_geometry(const json_t *all)
 		printf(" -> %" PRId64, (int64_t)json_integer_value(pad));
 	if (!strcmp(word(map, "source"), "none"))
 		puts("\ntoken map   none: rows can be looked up, not hashed");
+	else if (!strcmp(word(map, "source"), "raw"))
+		puts("\ntoken map   none: raw ids are hashed");
 	else
 		printf("\ntoken map   %s, %" PRId64 " entries\n",
 		       word(map, "file"), number(map, "entries"));
@@ -79,9 +85,12 @@ static void print_tensor(const json_t *layer, const char *kind)
 		printf("%s%" PRId64, i ? ", " : "",
 		       (int64_t)json_integer_value(n));
 	}
-	printf("], %s, in %s at byte %" PRId64 "\n",
+	printf("], %s, in %s at byte %" PRId64,
 	       size_text(size, number(t, "bytes")), word(t, "file"),
 	       number(t, "offset"));
+	if (json_object_get(t, "parts"))
+		printf(", the first of %" PRId64 " parts", number(t, "parts"));
+	putchar('\n');
 }
 
 static void print_layers(const json_t *all)
@@ -128,17 +137,17 @@ static void print_fit(const char *name, const char *pages, const char *size,
 		printf("             fix: %s\n", word(verdict, "fix"));
 }
 
-static void print_memory(const json_t *all)
+static void print_memory(const json_t *all, const char *which)
 {
-	const json_t *m = json_object_get(all, "memory"), *backing;
+	const json_t *m = json_object_get(all, which), *backing;
 	char size[SIZE_TEXT], more[SIZE_TEXT], pages[SIZE_TEXT + 8];
 	size_t i;
 
 	if (!json_is_object(m))
 		return;
-	printf("\nmemory, %s of rows and %s before them, packed\n",
+	printf("\nmemory, %s of rows and %s before them, %s\n",
 	       size_text(size, number(m, "records_bytes")),
-	       size_text(more, number(m, "header_bytes")));
+	       size_text(more, number(m, "header_bytes")), word(m, "layout"));
 	json_array_foreach(json_object_get(m, "backings"), i, backing)
 	{
 		size_text(more, number(backing, "page_bytes"));
@@ -200,7 +209,8 @@ void inspect_text(const json_t *all)
 	print_geometry(all);
 	print_layers(all);
 	print_files(all);
-	print_memory(all);
+	print_memory(all, "memory");
+	print_memory(all, "memory_other_layout");
 	print_ranks(all);
 	print_problems(all);
 }

@@ -30,23 +30,6 @@ static enum engram_status canceled(struct job *job, struct engram_error *err)
 				(unsigned long long)job->id);
 }
 
-static enum engram_status open_checkpoint(const struct config_table *table,
-					  struct checkpoint **out,
-					  struct engram_error *err)
-{
-	struct checkpoint_options options = {
-		.dir = table->checkpoint,
-		.weight_patterns = (const char *const *)table->weight_patterns,
-		.scale_patterns = (const char *const *)table->scale_patterns,
-		.layers = table->num_layers ? table->layers : NULL,
-		.num_layers = table->num_layers,
-		.token_map_file = table->token_map,
-		.format = &table->format,
-	};
-
-	return checkpoint_open(&options, out, err);
-}
-
 /* Sizes of everything, before anything is allocated. */
 static enum engram_status plan_layers(const struct load *load,
 				      const struct checkpoint *checkpoint,
@@ -372,13 +355,15 @@ static enum engram_status adopt_or_build(struct load *load,
 enum engram_status load_build(struct load *load, struct job *job,
 			      struct engram_error *err)
 {
+	const struct checkpoint_options options =
+		table_checkpoint_options(&load->spec->config);
 	struct checkpoint *checkpoint = NULL;
 	struct plan *plans = NULL;
 	enum engram_status status;
 	struct memory_need need;
 	uint32_t i, n = 0;
 
-	status = open_checkpoint(&load->spec->config, &checkpoint, err);
+	status = checkpoint_open(&options, &checkpoint, err);
 	if (status)
 		goto out;
 	FAILPOINT(load_opened);

@@ -3,6 +3,7 @@
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "config.h"
@@ -14,6 +15,7 @@ static const char usage[] =
 	"usage: engramd -c FILE [--check]\n"
 	"       engramd --inspect DIR [--json] [--tp-size N] [--token-map "
 	"FILE]\n"
+	"       engramd -c FILE --table NAME [--inspect DIR] [--json] ...\n"
 	"\n"
 	"Hold embedding tables in shared memory and lend them to local\n"
 	"processes.  See engramd(8) and engramd.json(5).\n"
@@ -23,6 +25,9 @@ static const char usage[] =
 	"      --inspect DIR   only show what is in a checkpoint, what memory "
 	"it\n"
 	"                      takes and what is wrong with it: exit 0 or 1\n"
+	"      --table NAME    that, as this table of the configuration; of "
+	"its\n"
+	"                      own checkpoint without --inspect\n"
 	"      --json          that as JSON\n"
 	"      --tp-size N     that with the shares of N ranks\n"
 	"      --token-map FILE  the table's \"token_map\"\n"
@@ -83,6 +88,7 @@ static int serve(const char *file)
 
 struct arguments {
 	const char *file;
+	const char *table; /* to inspect */
 	bool only_check;
 	bool inspects; /* some option of --inspect */
 	struct inspect_options inspect;
@@ -101,15 +107,52 @@ static bool take_size(const char *text, uint32_t *out)
 	return true;
 }
 
+static const struct config_table *find_table(const struct config *config,
+					     const char *name)
+{
+	size_t i;
+
+	for (i = 0; i < config->num_tables; i++)
+		if (!strcmp(config->tables[i].name, name))
+			return &config->tables[i];
+	return NULL;
+}
+
+static int inspect_table(const struct arguments *a)
+{
+	struct inspect_options options = a->inspect;
+	struct config *config;
+	int code = read_config(a->file, &config);
+
+	if (code)
+		return code;
+	options.table = find_table(config, a->table);
+	if (options.table) {
+		code = inspect_run(&options);
+	} else {
+		fprintf(stderr,
+			"engramd: %s: there is no table \"%s\"\n"
+			"  fix: give the \"name\" of one of its \"tables\"\n",
+			a->file, a->table);
+		code = EXIT_FAILURE;
+	}
+	config_free(config);
+	return code;
+}
+
 /* The options together; EXIT_SUCCESS, or the exit code of a mistake. */
 static int check_arguments(const struct arguments *a)
 {
-	if (a->inspect.dir && (a->file || a->only_check))
+	if (a->table && !a->file)
+		return complain("--table goes with -c FILE");
+	if (a->inspect.dir && (a->only_check || (a->file && !a->table)))
 		return complain("--inspect needs no configuration: leave -c "
-				"and --check out");
-	if (a->inspects && !a->inspect.dir)
+				"and --check out, or add --table NAME");
+	if (a->table && a->only_check)
+		return complain("--table does not go with --check");
+	if (a->inspects && !a->inspect.dir && !a->table)
 		return complain("--json, --tp-size and --token-map go with "
-				"--inspect DIR");
+				"--inspect DIR or --table NAME");
 	if (!a->inspect.dir && !a->file)
 		return complain("no configuration: give -c FILE");
 	return EXIT_SUCCESS;
@@ -121,6 +164,8 @@ static int run(const struct arguments *a)
 
 	if (code)
 		return code;
+	if (a->table)
+		return inspect_table(a);
 	if (a->inspect.dir)
 		return inspect_run(&a->inspect);
 	return a->only_check ? check(a->file) : serve(a->file);
@@ -132,6 +177,7 @@ int main(int argc, char **argv)
 		{"config", required_argument, NULL, 'c'},
 		{"check", no_argument, NULL, 'k'},
 		{"inspect", required_argument, NULL, 'i'},
+		{"table", required_argument, NULL, 'n'},
 		{"json", no_argument, NULL, 'j'},
 		{"tp-size", required_argument, NULL, 't'},
 		{"token-map", required_argument, NULL, 'm'},
@@ -154,6 +200,9 @@ int main(int argc, char **argv)
 			break;
 		case 'i':
 			a.inspect.dir = optarg;
+			break;
+		case 'n':
+			a.table = optarg;
 			break;
 		case 'j':
 			a.inspect.json = true;

@@ -31,3 +31,17 @@ void table_spec_put(struct table_spec *spec)
 	json_decref(spec->json);
 	free(spec);
 }
+
+struct checkpoint_options table_checkpoint_options(
+	const struct config_table *table)
+{
+	return (struct checkpoint_options){
+		.dir = table->checkpoint,
+		.weight_patterns = (const char *const *)table->weight_patterns,
+		.scale_patterns = (const char *const *)table->scale_patterns,
+		.layers = table->num_layers ? table->layers : NULL,
+		.num_layers = table->num_layers,
+		.token_map_file = table->token_map,
+		.format = &table->format,
+	};
+}

@@ -7,6 +7,7 @@
 #ifndef ENGRAMD_SPEC_H
 #define ENGRAMD_SPEC_H
 
+#include "checkpoint.h"
 #include "config.h"
 
 struct table_spec {
@@ -19,5 +20,9 @@ struct table_spec {
 struct table_spec *table_spec_take(struct config_table *from, json_t *json);
 struct table_spec *table_spec_get(struct table_spec *spec);
 void table_spec_put(struct table_spec *spec);
+
+/* How to open the checkpoint of a table, which has to outlive them. */
+struct checkpoint_options table_checkpoint_options(
+	const struct config_table *table);
 
 #endif

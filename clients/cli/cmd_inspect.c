@@ -12,7 +12,7 @@
 #include "cli.h"
 #include "commands.h"
 
-#define WORDS_MAX 10
+#define WORDS_MAX 16
 
 /* The directory of this program, with a slash; "" if it is not known. */
 static void own_dir(char out[PATH_MAX])
@@ -59,12 +59,28 @@ static enum cli_exit run_inspect(struct cli *cli)
 {
 	const char *tp_size = cli_option(cli, "--tp-size");
 	const char *token_map = cli_option(cli, "--token-map");
-	const char *words[WORDS_MAX] = {"engramd", "--inspect", cli->args[0]};
-	size_t n = 3;
+	const char *config = cli_option(cli, "--config");
+	const char *table = cli_option(cli, "--table");
+	const char *words[WORDS_MAX] = {"engramd"};
+	size_t n = 1;
 	int64_t size;
 
+	if (!config != !table || (!config && !cli->num_args))
+		return cli_usage_error("give DIR, or --config FILE and "
+				       "--table NAME, or all of them",
+				       "inspect: nothing to inspect");
 	if (!cli_integer(cli, "--tp-size", 1, 4096, 1, &size))
 		return CLI_USAGE;
+	if (cli->num_args) {
+		words[n++] = "--inspect";
+		words[n++] = cli->args[0];
+	}
+	if (config) {
+		words[n++] = "--config";
+		words[n++] = config;
+		words[n++] = "--table";
+		words[n++] = table;
+	}
 	if (cli->json)
 		words[n++] = "--json";
 	if (tp_size) {
@@ -81,6 +97,8 @@ static enum cli_exit run_inspect(struct cli *cli)
 }
 
 static const struct cli_option inspect_options[] = {
+	{"--config", "FILE", "a configuration, for --table"},
+	{"--table", "NAME", "as this table of it describes the checkpoint"},
 	{"--tp-size", "N", "the shares of N ranks, too"},
 	{"--token-map", "FILE", "the table's \"token_map\""},
 	{0},
@@ -88,13 +106,14 @@ static const struct cli_option inspect_options[] = {
 
 const struct cli_command cmd_inspect = {
 	.name = "inspect",
-	.usage = "DIR [--tp-size N] [--token-map FILE]",
+	.usage = "[DIR] [--config FILE --table NAME] [--tp-size N]\n"
+		 "                         [--token-map FILE]",
 	.summary = "show what is in a checkpoint, without loading it",
 	.details = "\nIts geometry, tensors and files, the memory it takes and "
 		   "whether that is there now,\nand all that is wrong with it. "
 		   "Exits with 1 if it can not be loaded. Runs engramd\n"
 		   "--inspect; no engramd needs to run.",
-	.min_args = 1,
+	.min_args = 0,
 	.max_args = 1,
 	.options = inspect_options,
 	.run = run_inspect,

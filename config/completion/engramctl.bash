@@ -35,7 +35,7 @@ _engramctl()
 	--distribution)
 		mapfile -t COMPREPLY < <(compgen -W "uniform zipf" -- "$cur")
 		return ;;
-	validate | --diff | --export)
+	--config | validate | --diff | --export)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
 	esac
@@ -55,7 +55,7 @@ _engramctl()
 	tokmap) words+=" --id --diff --export" ;;
 	bench) words+=" --layer --rows --seconds --repeat --distribution
 		--threads" ;;
-	inspect) words+=" --tp-size --token-map" ;;
+	inspect) words+=" --config --table --tp-size --token-map" ;;
 	prune) words+=" --yes --hugetlbfs" ;;
 	esac
 	case $command in

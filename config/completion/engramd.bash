@@ -12,7 +12,7 @@ _engramd()
 		mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
 	*)
 		mapfile -t COMPREPLY < <(compgen -W \
-			"--config --check --inspect --json --tp-size --token-map
+			"--config --check --inspect --table --json --tp-size --token-map
 				--help --version" -- "$cur") ;;
 	esac
 }

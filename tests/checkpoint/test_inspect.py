@@ -13,6 +13,7 @@ import pytest
 import builder
 from test_checkpoint import BUILD, CASES, made
 from test_shapes import REAL, sparse_shard
+import kinds
 
 ENGRAMD, CTL = BUILD / "bin/engramd", BUILD / "bin/engramctl"
 MIB = 1 << 20
@@ -288,6 +289,8 @@ def test_text(tmp_path):
     (["-c", "x", "--tp-size", "2"], "go with --inspect DIR"),
     (["--inspect", "x", "--check"], "--inspect needs no configuration"),
     (["--inspect", "x", "-c", "y"], "--inspect needs no configuration"),
+    (["--table", "x"], "--table goes with -c FILE"),
+    (["-c", "x", "--table", "y", "--check"], "does not go with --check"),
     (["--inspect", "x", "y"], "there are no arguments but options"),
     (["--inspect", "x", "--tp-size", "0"], "give a number from 1 to 4096"),
     (["--inspect", "x", "--tp-size", "2x"], "give a number from 1 to 4096")])
@@ -296,6 +299,111 @@ def test_usage(words, message):
     assert result.returncode == 2
     assert message in result.stderr
     assert result.stdout == ""
+
+
+# ---- a table of the configuration ----
+
+def other_kind(tmp_path, **table):
+    """A table that only the configuration describes."""
+    table = {"name": "other", "load": "on_demand",
+             "rows": {"dim": 160, "scale": "tensor", "multiple": 128},
+             "tensors": {"weight": ["t.{layer}.{part}.weight"],
+                         "scale": ["t.{layer}.scale"]},
+             "hash": {"layers": [3], "max_ngram": 3, "heads": 2, "ids": "raw",
+                      "vocab_size": 300, "pad_id": 7, "prime_start": 50},
+             **table}
+    model = kinds.Model(table)
+    table["checkpoint"] = str(model.write(tmp_path / "other"))
+    config = tmp_path / "engramd.json"
+    config.write_text(json.dumps({"tables": [
+        {"name": "first", "checkpoint": "/nonexistent"}, table]}))
+    return config, model.tables[3]
+
+
+def test_table(tmp_path):
+    config, stored = other_kind(tmp_path)
+    result = run(ENGRAMD, "-c", config, "--table", "other", "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    answer = json.loads(result.stdout)
+    assert answer["checkpoint"] == str(tmp_path / "other")
+    assert answer["loadable"] is True
+    assert answer["token_map"] == {"source": "raw", "file": None,
+                                   "entries": 300}
+    assert answer["geometry"]["dim"] == 160
+    assert answer["geometry"]["scale"] == "tensor"
+    layer, = answer["layers"]
+    assert layer["layer_id"] == 3 and layer["rows"] == stored.rows
+    # One of them has no rows.
+    assert layer["weight"]["parts"] == kinds.PARTS - 1
+    assert layer["scale"]["shape"] == []
+    assert answer["disk"]["tensors_bytes"] == stored.rows * 160 + 4
+    assert answer["memory"]["records_bytes"] == stored.rows * 160
+    text = run(CTL, "inspect", "--config", config, "--table", "other").stdout
+    assert f"the first of {kinds.PARTS - 1} parts\n" in text
+    assert "token map   none: raw ids are hashed\n" in text
+    assert "not hashed" not in text
+
+
+def test_table_of_another_directory(tmp_path):
+    """--inspect is where to look in place of the table's checkpoint."""
+    config, _ = other_kind(tmp_path)
+    (tmp_path / "other").rename(tmp_path / "moved")
+    for words in ([ENGRAMD, "-c", config, "--table", "other", "--inspect",
+                   tmp_path / "moved"],
+                  [CTL, "inspect", tmp_path / "moved", "--config", config,
+                   "--table", "other"]):
+        result = run(*words)
+        assert result.returncode == 0, result.stderr
+        assert str(tmp_path / "moved") in result.stdout
+
+
+def test_table_faults(tmp_path):
+    config, _ = other_kind(tmp_path)
+    shutil.rmtree(tmp_path / "other")
+    result = run(ENGRAMD, "-c", config, "--table", "other", "--json")
+    assert result.returncode == 1
+    assert json.loads(result.stdout)["problems"][0]["name"] == "NotFound"
+    result = run(ENGRAMD, "-c", config, "--table", "none")
+    assert result.returncode == 1 and result.stdout == ""
+    assert f'{config}: there is no table "none"' in result.stderr
+    for words in (["inspect"], ["inspect", "--table", "other"],
+                  ["inspect", "--config", config]):
+        result = run(CTL, *words)
+        assert result.returncode == 2
+        assert "--config FILE and --table NAME" in result.stderr
+
+
+@pytest.mark.parametrize("layout", ["packed", "split"])
+def test_both_layouts(layout, tmp_path):
+    """What a load takes of memory, in the one that is configured, and what
+    the other would."""
+    import engramd  # pylint: disable=import-outside-toplevel
+    model = engramd.synth(tmp_path / "model", "--engram-vocab-size", "30000",
+                          "--layers", "3,9")
+    other = {"packed": "split", "split": "packed"}[layout]
+    tables = [{"name": name, "checkpoint": str(model), "layout": name,
+               "load": "on_demand"} for name in (layout, other)]
+    config = tmp_path / "engramd.json"
+    config.write_text(json.dumps({"tables": tables}))
+    result = run(ENGRAMD, "-c", config, "--table", layout, "--json")
+    answer = json.loads(result.stdout)
+    both = answer["memory"], answer["memory_other_layout"]
+    assert [m["layout"] for m in both] == [layout, other]
+    server = engramd.Sidecar(tmp_path, tables)
+    try:
+        client = server.client()
+        for memory in both:
+            client.load(memory["layout"])
+            assert client.table(memory["layout"])["bytes"] == \
+                memory["total_bytes"]
+            small = memory["backings"][0]["bytes"]
+            assert 0 < memory["total_bytes"] - small < 8 * MIB
+            assert small >= memory["records_bytes"] + memory["header_bytes"]
+        client.close()
+    finally:
+        server.stop()
+    text = run(ENGRAMD, "-c", config, "--table", layout).stdout
+    assert text.index(f"them, {layout}\n") < text.index(f"them, {other}\n")
 
 
 # ---- engramctl ----
@@ -344,7 +452,7 @@ def test_engramctl_finds_engramd(tmp_path):
 
 
 @pytest.mark.parametrize("words,message", [
-    (["inspect"], "inspect: an argument is missing"),
+    (["inspect"], "inspect: nothing to inspect"),
     (["inspect", "a", "b"], 'inspect: "b" is too much'),
     (["inspect", "a", "--tp-size", "0"], '--tp-size: "0" is out of range')])
 def test_engramctl_usage(words, message):
