@@ -32,15 +32,15 @@ struct gather_options {
 struct gather_pool;
 
 struct gather_worker {
-	struct gather_pool *pool;
-	uint32_t index;
-	pthread_t thread;
-	uint32_t turn, next_ring;
 	/* A line of its own: the others only read it now and then. */
 	alignas(64) _Atomic uint64_t passes; /* through the loop, holding
 					      * nothing */
-	_Atomic bool parked;		     /* asleep, holding nothing */
 	_Atomic uint64_t rows, batches, refused;
+	struct gather_pool *pool;
+	pthread_t thread;
+	uint32_t index;
+	uint32_t turn, next_ring;
+	_Atomic bool parked; /* asleep, holding nothing */
 };
 
 struct gather_pool {

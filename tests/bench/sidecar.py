@@ -42,8 +42,11 @@ def check_mounts(huge):
 
 class Sidecar:
     def __init__(self, work, checkpoint, huge, size, **more):
-        """`more` of the configuration; `huge` is an option of tmpfs: always, never; or None, and /dev/shm
-        is used as it is."""
+        """`more` of the configuration.  `huge` is an option of tmpfs, always
+        or never (then engramd does not ask for huge pages either), or None:
+        /dev/shm is used as it is."""
+        if huge == "never":
+            more["memory"] = {**more.get("memory", {}), "huge_pages": "off"}
         self.instance = f"bench-{os.getpid()}-{huge or 'shm'}"
         self.socket = work / f"{self.instance}.sock"
         point = work / "checkpoint"
