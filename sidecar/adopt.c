@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,20 +13,6 @@ struct left {
 	size_t count;
 };
 
-static struct left list(const struct engram_backing *backing,
-			const char *instance)
-{
-	struct engram_error err;
-	struct left left = {0};
-
-	if (engram_segment_list(backing, instance, &left.entries, &left.count,
-				&err)) {
-		log_failure(LOG_WARN, "segments can not be listed", &err);
-		left = (struct left){0};
-	}
-	return left;
-}
-
 static bool is_of(const struct engram_segment_entry *entry, const char *table)
 {
 	return !entry->control && !strcmp(entry->table, table);
@@ -33,9 +21,15 @@ static bool is_of(const struct engram_segment_entry *entry, const char *table)
 bool adopt_has_left(const struct engram_backing *backing, const char *instance,
 		    const char *table)
 {
-	struct left left = list(backing, instance);
+	struct engram_error err;
+	struct left left = {0};
 	bool found = false;
 
+	if (engram_segment_list(backing, instance, &left.entries, &left.count,
+				&err)) {
+		log_failure(LOG_WARN, "segments can not be listed", &err);
+		return false;
+	}
 	for (size_t i = 0; i < left.count; i++)
 		found |= is_of(&left.entries[i], table) &&
 			 !left.entries[i].temporary;
@@ -84,28 +78,58 @@ static enum engram_status adopt_layer(const struct load *load,
 	return status;
 }
 
-static struct generation *try_generation(
+static enum engram_status try_generation(
 	const struct load *load, const struct engram_segment_spec *const *specs,
-	uint32_t num_layers, uint64_t number)
+	uint32_t num_layers, uint64_t number, struct generation **out,
+	struct engram_error *err)
 {
 	struct generation *gen = generation_new(number, num_layers);
-	enum engram_status status = gen ? ENGRAM_OK : ENGRAM_ENOMEM;
-	struct engram_error err;
+	enum engram_status status = ENGRAM_OK;
 
-	engram_error_clear(&err);
+	if (!gen)
+		status = engram_error_sys(err, ENOMEM, "generation %" PRIu64,
+					  number);
 	for (uint32_t i = 0; i < num_layers && !status; i++)
-		status =
-			adopt_layer(load, specs[i], gen, &gen->layers[i], &err);
+		status = adopt_layer(load, specs[i], gen, &gen->layers[i], err);
 	if (!status)
-		status = generation_identify(gen, &err);
+		status = generation_identify(gen, err);
 	if (!status) {
 		gen->adopted = true;
 		FAILPOINT(adopt_taken);
-		return gen;
+		*out = gen;
+		return ENGRAM_OK;
 	}
-	log_failure(LOG_INFO, "not adopted", &err);
 	generation_leave(gen);
-	return NULL;
+	return status;
+}
+
+/* What this process, or the machine, was short of; with more of it the same
+ * segments are good. */
+static const char *lacking(const struct engram_error *err)
+{
+	switch (err->sys_errno) {
+	case EMFILE:
+		return "raise LimitNOFILE= of the unit (RLIMIT_NOFILE)";
+	case ENFILE:
+		return "raise fs.file-max";
+	case ENOMEM:
+	case EAGAIN:
+	case ENOBUFS:
+		return "free some memory, or raise RLIMIT_AS and "
+		       "vm.max_map_count";
+	default:
+		return NULL;
+	}
+}
+
+static enum engram_status keep(struct engram_error *err)
+{
+	engram_error_context(err, "the table is in memory, but can not be "
+				  "taken over");
+	engram_error_fix(err, "%s, then load it again: it is kept until then",
+			 lacking(err));
+	log_failure(LOG_WARN, "segments are kept", err);
+	return err->status;
 }
 
 static void remove_others(const struct load *load, const struct left *left,
@@ -127,20 +151,42 @@ static void remove_others(const struct load *load, const struct left *left,
 	}
 }
 
-struct generation *adopt_generation(
+/* The newest that is what would be built now. */
+static enum engram_status find_fit(
 	const struct load *load, const struct engram_segment_spec *const *specs,
-	uint32_t num_layers)
+	uint32_t num_layers, const struct left *left, struct generation **out,
+	struct engram_error *err)
 {
-	struct left left = list(&load->backing, load->instance);
 	const char *table = load->spec->config.name;
-	struct generation *gen = NULL;
 	uint64_t number = UINT64_MAX;
 
+	while ((number = newest(left, table, number)) != 0) {
+		if (!try_generation(load, specs, num_layers, number, out, err))
+			return ENGRAM_OK;
+		if (lacking(err))
+			return keep(err);
+		log_failure(LOG_INFO, "not adopted", err);
+	}
+	return ENGRAM_OK;
+}
+
+enum engram_status adopt_generation(
+	const struct load *load, const struct engram_segment_spec *const *specs,
+	uint32_t num_layers, struct generation **out, struct engram_error *err)
+{
+	enum engram_status status;
+	struct left left = {0};
+
+	*out = NULL;
+	status = engram_segment_list(&load->backing, load->instance,
+				     &left.entries, &left.count, err);
+	if (status)
+		return lacking(err) ? keep(err) : status;
 	FAILPOINT(adopt_listed);
-	while (!gen && (number = newest(&left, table, number)) != 0)
-		gen = try_generation(load, specs, num_layers, number);
-	remove_others(load, &left, gen ? gen->number : 0);
+	status = find_fit(load, specs, num_layers, &left, out, err);
+	if (!status)
+		remove_others(load, &left, *out ? (*out)->number : 0);
 	free(left.entries);
 	FAILPOINT(adopt_cleaned);
-	return gen;
+	return status;
 }

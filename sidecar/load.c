@@ -281,33 +281,37 @@ static enum engram_status admit_and_build(struct load *load,
 	return status;
 }
 
-static struct generation *find_left(const struct load *load,
-				    const struct plan *plans, uint32_t n)
+static enum engram_status find_left(const struct load *load,
+				    const struct plan *plans, uint32_t n,
+				    struct generation **out,
+				    struct engram_error *err)
 {
 	const struct engram_segment_spec *specs[ENGRAM_LAYERS_MAX];
 	uint32_t i;
 
+	*out = NULL;
 	if (load->adopt == ADOPT_OFF)
-		return NULL;
+		return ENGRAM_OK;
 	for (i = 0; i < n; i++)
 		specs[i] = &plans[i].spec;
-	return adopt_generation(load, specs, n);
+	return adopt_generation(load, specs, n, out, err);
 }
 
 /*
  * Take over what a former engramd has left.  Damaged records are no failure:
- * *adopted stays false, and the table is loaded.
+ * *adopted stays false, and the table is loaded.  After any other error it is
+ * still there for another try.
  */
 static enum engram_status adopt(struct load *load, const struct plan *plans,
 				uint32_t n, struct job *job, bool *adopted,
 				struct engram_error *err)
 {
-	struct generation *gen = find_left(load, plans, n);
-	enum engram_status status = ENGRAM_OK;
+	struct generation *gen;
+	enum engram_status status = find_left(load, plans, n, &gen, err);
 
 	*adopted = false;
-	if (!gen)
-		return ENGRAM_OK;
+	if (status || !gen)
+		return status;
 	if (load->adopt == ADOPT_VERIFY)
 		status = load_verify(gen, load->options.threads, job, err);
 	if (status == ENGRAM_ECHECKSUM) {

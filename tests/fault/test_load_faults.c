@@ -3,6 +3,8 @@
  * Each allocation and system call of a whole load fails in turn, from the
  * checkpoint's directory to the published segments.  A load that fails says
  * why and leaves nothing; one that could do without the call is whole.
+ * Likewise of a load that takes over what a former engramd has left: that is
+ * never lost when memory or descriptors run out.
  * What was allocated and not freed is told by a build with SANITIZE=address.
  */
 #include <errno.h>
@@ -14,6 +16,7 @@
 #include "../unit/synth_fixture.h"
 #include "inject.h"
 #include "load.h"
+#include "log.h"
 
 /* ---- calls that only a load makes ---- */
 
@@ -110,6 +113,8 @@ struct way {
 	enum engram_record_layout layout;
 	enum memory_lock lock;
 	enum engram_backing_kind backing;
+	bool adopts; /* what is there is left to the next */
+	enum adopt_mode adopt;
 };
 
 /* What engramd would show: all layers, with the right bytes. */
@@ -147,6 +152,7 @@ static enum engram_status load_once(const struct way *way,
 		.ledger = &ledger,
 		.spec = &spec,
 		.number = 1,
+		.adopt = way->adopts ? way->adopt : ADOPT_OFF,
 	};
 	enum engram_status status;
 
@@ -161,7 +167,10 @@ static enum engram_status load_once(const struct way *way,
 		const bool failed = inject_disarm();
 
 		check_whole(load.gen);
-		generation_free(load.gen);
+		if (way->adopts)
+			generation_leave(load.gen);
+		else
+			generation_free(load.gen);
 		if (failed)
 			err->status = ENGRAM_STATUS_COUNT;
 	}
@@ -169,7 +178,8 @@ static enum engram_status load_once(const struct way *way,
 	return status;
 }
 
-static void nothing_left(const struct way *way, int nth, int fds)
+/* How many names there were. */
+static size_t remove_left(void)
 {
 	struct engram_backing shm = fixture_shm();
 	struct engram_segment_entry *list;
@@ -177,15 +187,22 @@ static void nothing_left(const struct way *way, int nth, int fds)
 	size_t n, i;
 
 	CHECK_OK(engram_segment_list(&shm, instance, &list, &n, &err));
-	/* A name whose unlink failed stays, for prune to find. */
-	if (count_fds() != fds || (n && strcmp(inject_call(), "unlink"))) {
-		fprintf(stderr, "%s: %s, call %d: something is left\n",
-			way->name, inject_call(), nth);
-		exit(1);
-	}
 	for (i = 0; i < n; i++)
 		CHECK_OK(engram_segment_remove(&shm, list[i].name, &err));
 	free(list);
+	return n;
+}
+
+static void nothing_left(const struct way *way, int nth, int fds)
+{
+	const size_t names = remove_left();
+
+	/* A name whose unlink failed stays, for prune to find. */
+	if (count_fds() == fds && (!names || !strcmp(inject_call(), "unlink")))
+		return;
+	fprintf(stderr, "%s: %s, call %d: something is left\n", way->name,
+		inject_call(), nth);
+	exit(1);
 }
 
 static void sweep(const struct way *way)
@@ -219,22 +236,96 @@ static void sweep(const struct way *way)
 	       nth - 1, survived);
 }
 
+/* The inodes of both layers' segments. */
+static void find_left(ino_t inodes[2])
+{
+	struct engram_backing shm = fixture_shm();
+	struct engram_segment_entry *list;
+	struct engram_error err;
+	char path[512];
+	struct stat st;
+	size_t n, i;
+
+	CHECK_OK(engram_segment_list(&shm, instance, &list, &n, &err));
+	CHECK(n == 2);
+	for (i = 0; i < n; i++) {
+		CHECK(!list[i].temporary);
+		snprintf(path, sizeof(path), "/dev/shm/%s", list[i].name);
+		CHECK(!__real_stat(path, &st));
+		inodes[list[i].layer_id > list[!i].layer_id] = st.st_ino;
+	}
+	free(list);
+}
+
+/* Whatever call lacks memory or descriptors, the load takes the segments over
+ * or fails and lets them be. */
+static void sweep_left(const struct way *way, int number)
+{
+	const int fds = count_fds();
+	ino_t before[2], now[2];
+	int nth, failures = 0;
+	bool failed = true;
+
+	find_left(before);
+	for (nth = 1; failed; nth++) {
+		struct engram_error err = {0};
+		enum engram_status status;
+
+		inject_arm(&(struct inject_plan){
+			.nth = nth, .any_thread = true, .number = number});
+		status = load_once(way, &err);
+		failed = inject_disarm() || err.status == ENGRAM_STATUS_COUNT;
+		find_left(now);
+		if (memcmp(before, now, sizeof(now)) || count_fds() != fds ||
+		    (status && (err.status != status || !err.message[0]))) {
+			fprintf(stderr, "%s: %s, call %d: %d \"%s\"\n",
+				way->name, inject_call(), nth, status,
+				err.message);
+			exit(1);
+		}
+		failures += status != ENGRAM_OK;
+	}
+	CHECK(failures > 20); /* or the shim sees nothing */
+	printf("%s: errno %d of %d calls in turn, %d loads failed\n", way->name,
+	       number, nth - 2, failures);
+}
+
+static void test_left(void)
+{
+	static const struct way ways[] = {
+		{"adopted, verified", LOADER_PREADV, ENGRAM_PACKED,
+		 MEMORY_LOCK_OFF, ENGRAM_BACKING_SHM, true, ADOPT_VERIFY},
+		{"adopted, locked", LOADER_PREADV, ENGRAM_PACKED,
+		 MEMORY_LOCK_REQUIRE, ENGRAM_BACKING_SHM, true, ADOPT_TRUST},
+	};
+	static const int numbers[] = {ENOMEM, EMFILE, ENFILE};
+	struct engram_error err;
+
+	CHECK_OK(load_once(&ways[0], &err));
+	for (size_t i = 0; i < 2; i++)
+		for (size_t j = 0; j < 3; j++)
+			sweep_left(&ways[i], numbers[j]);
+	CHECK(remove_left() == 2);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct way ways[] = {
 		{"preadv, packed, shm", LOADER_PREADV, ENGRAM_PACKED,
-		 MEMORY_LOCK_TRY, ENGRAM_BACKING_SHM},
+		 MEMORY_LOCK_TRY, ENGRAM_BACKING_SHM, false, ADOPT_OFF},
 		{"preadv, split, memfd, locked", LOADER_PREADV, ENGRAM_SPLIT,
-		 MEMORY_LOCK_REQUIRE, ENGRAM_BACKING_MEMFD},
+		 MEMORY_LOCK_REQUIRE, ENGRAM_BACKING_MEMFD, false, ADOPT_OFF},
 		{"any engine, packed, shm", LOADER_AUTO, ENGRAM_PACKED,
-		 MEMORY_LOCK_OFF, ENGRAM_BACKING_SHM},
+		 MEMORY_LOCK_OFF, ENGRAM_BACKING_SHM, false, ADOPT_OFF},
 	};
 
 	(void)argc;
+	log_set_level(LOG_ERROR); /* thousands of faults are expected */
 	fixture_instance(instance, "load-faults");
 	synth_make(argv[0], checkpoint, model);
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
 		sweep(&ways[i]);
+	test_left();
 	synth_remove(checkpoint);
 	return 0;
 }
