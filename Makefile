@@ -143,6 +143,7 @@ include kernels/cuda/module.mk
 include sidecar/module.mk
 include clients/module.mk
 include clients/cuda/module.mk
+include clients/python/module.mk
 include tests/module.mk
 include config/module.mk
 
@@ -203,6 +204,7 @@ help:
 	'make check          all tests; ends with "N passed, N failed, N skipped"' \
 	'make lint           formatting, static analysis, scripts, man pages, exports' \
 	'make deps           install what building and testing need (Debian, Ubuntu)' \
+	'make wheel          the Python client, with its libraries, in $B/dist' \
 	'make install        into $$(DESTDIR)$$(PREFIX); PREFIX=$(PREFIX)' \
 	'make uninstall      remove what install put there' \
 	'make check-install  install to a scratch directory, build a client, uninstall' \

@@ -5,7 +5,6 @@ import ctypes
 import math
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 
@@ -14,7 +13,6 @@ import pytest
 
 import beside
 import engram_ctypes
-import gather_client
 import plot
 import rows_model
 import sidecar
@@ -23,48 +21,6 @@ import table
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-
-
-def layout_source(module):
-    """A C program that prints every offset and size, and the constants."""
-    lines = ["#include <stddef.h>", "#include <stdio.h>",
-             '#include "engram_cuda_gather.h"', "int main(void)", "{"]
-    for name, structure in module.STRUCTURES.items():
-        lines.append(f'printf("{name} %zu\\n", sizeof(struct {name}));')
-        for field, *_ in structure._fields_:
-            lines.append(
-                f'printf("{name}.{field} %zu %zu\\n", '
-                f"offsetof(struct {name}, {field}), "
-                f"sizeof(((struct {name} *)0)->{field}));")
-    lines += [f'printf("{name} %d\\n", (int){name});'
-              for name in module.CONSTANTS]
-    return "\n".join([*lines, "return 0;", "}", ""])
-
-
-def layout_of_ctypes(module):
-    for name, structure in module.STRUCTURES.items():
-        yield f"{name} {ctypes.sizeof(structure)}"
-        for field, *_ in structure._fields_:
-            place = getattr(structure, field)
-            yield f"{name}.{field} {place.offset} {place.size}"
-    for name, value in module.CONSTANTS.items():
-        yield f"{name} {value}"
-
-
-@pytest.mark.parametrize("module", [engram_ctypes, gather_client],
-                         ids=lambda module: module.__name__)
-def test_structures_are_laid_out_as_in_c(module, tmp_path):
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if not compiler:
-        pytest.skip("no C compiler to ask for the layout")
-    source, program = tmp_path / "layout.c", tmp_path / "layout"
-    source.write_text(layout_source(module))
-    folders = ("shm", "kernels", "clients/c", "clients/cuda")
-    subprocess.run([compiler, *(f"-I{ROOT / f}" for f in folders),
-                    "-o", program, source], check=True)
-    found = subprocess.run([program], check=True, capture_output=True,
-                           text=True).stdout.splitlines()
-    assert found == list(layout_of_ctypes(module))
 
 
 def test_sparse_checkpoint(tmp_path):

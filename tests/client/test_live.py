@@ -10,30 +10,13 @@ import pytest
 
 from ctl import BUILD, ROOT, run
 
-sys.path.insert(0, str(ROOT / "tests" / "integration"))
+sys.path[:0] = [str(ROOT / "tests" / folder)
+                for folder in ("integration", "synth")]
 import engramd  # noqa: E402 pylint: disable=wrong-import-position
+import synth_rows  # noqa: E402 pylint: disable=wrong-import-position
 
 LAYERS, DIM, HEADS, MAX_NGRAM = [3, 9], 64, 5, 3
 COLS = HEADS * (MAX_NGRAM - 1)
-MASK = (1 << 64) - 1
-
-
-def mix(x):
-    """SplitMix64, as tests/synth/synth_rows.h has it."""
-    x = x + 0x9e3779b97f4a7c15 & MASK
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9 & MASK
-    x = (x ^ x >> 27) * 0x94d049bb133111eb & MASK
-    return x ^ x >> 31
-
-
-def synth_record(layer, row):
-    key = layer << 48 | row << 12
-    codes = b"".join(mix(key | word).to_bytes(8, "little")
-                     for word in range(DIM // 8))
-    codes = bytes(c ^ 0x40 if c & 0x7f == 0x7f else c for c in codes)
-    scales = bytes(112 + (mix(key | 0x800 | block) & 15)
-                   for block in range(DIM // 32))
-    return codes, scales
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +77,7 @@ def test_every_row(ctl, demo):
                                 ids, "--json").stdout)
         assert len(answer["rows"]) == rows
         for row in answer["rows"]:
-            codes, scales = synth_record(layer, row["row"])
+            codes, scales = synth_rows.record(layer, row["row"], DIM)
             assert row["codes"] == codes.hex()
             assert row["scales"] == scales.hex()
 

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays of NumPy, torch, and whatever else has __cuda_array_interface__, as
+addresses and strides.
+
+Kinds are what the C functions take: "int32", "int64", "bool" (one byte, not
+zero is true), "bytes" (uint8) and "bf16".  NumPy has no bf16: uint16, the bits,
+stands for it, and ml_dtypes.bfloat16 is taken too.
+"""
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+from . import errors
+
+CPU = -1  # as a device
+
+_NUMPY_KINDS = {
+    "int32": "int32", "int64": "int64", "bool": "bool", "uint8": "bool bytes",
+    "int8": "bool", "uint16": "bf16", "bfloat16": "bf16"}
+_TYPESTR_KINDS = {
+    "<i4": "int32", "<i8": "int64", "|b1": "bool", "|u1": "bool bytes",
+    "|i1": "bool", "<u2": "bf16", "<V2": "bf16", "|V2": "bf16"}
+_torch_kinds: dict[Any, str] = {}
+
+
+class View(NamedTuple):
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in elements
+    device: int  # CUDA ordinal, or CPU
+
+
+def torch() -> Any:
+    """torch if the process has imported it, else None."""
+    return sys.modules.get("torch")
+
+
+def numpy_module() -> Any:
+    try:
+        import numpy as module
+    except ImportError:
+        raise errors.Unsupported(
+            "arrays on the CPU need NumPy",
+            fix="pip install numpy, or give torch tensors") from None
+    return module
+
+
+def is_tensor(array: Any) -> bool:
+    module = torch()
+    return module is not None and isinstance(array, module.Tensor)
+
+
+def _torch_kind(dtype: Any) -> str:
+    if not _torch_kinds:
+        module = torch()
+        _torch_kinds.update({
+            module.int32: "int32", module.int64: "int64",
+            module.bool: "bool", module.uint8: "bool bytes",
+            module.int8: "bool", module.bfloat16: "bf16"})
+    return _torch_kinds.get(dtype, "")
+
+
+def _wrong(name: str, what: str, fix: str = "") -> errors.EngramError:
+    return errors.InvalidArgument(f"{name}: {what}", path=name, fix=fix)
+
+
+def view(array: Any, name: str, kind: str, dims: int) -> View:
+    """InvalidArgument, with `name`, for what is not such an array."""
+    if is_tensor(array):
+        found = _torch_kind(array.dtype)
+        result = View(array.data_ptr(), tuple(array.shape), array.stride(),
+                      array.get_device() if array.is_cuda else CPU)
+        dtype: Any = array.dtype
+        if result.device == CPU and array.device.type != "cpu":
+            raise _wrong(name, f"on {array.device}, wanted on the CPU or a "
+                         "CUDA device")
+    elif hasattr(array, "__cuda_array_interface__"):
+        result, dtype = _cuda_view(array)
+        found = _TYPESTR_KINDS.get(dtype, "")
+    else:
+        result, dtype = _numpy_view(array, name)
+        found = _NUMPY_KINDS.get(dtype, "")
+    if kind not in found.split():
+        raise _wrong(name, f"{kind} wanted, {dtype} given",
+                     "convert it: .int() in torch, .astype in NumPy"
+                     if kind == "int32" else "")
+    if len(result.shape) != dims:
+        raise _wrong(name, f"{dims} dimensions wanted, {len(result.shape)} "
+                     f"given: {list(result.shape)}")
+    return result
+
+
+def _numpy_view(array: Any, name: str) -> tuple[View, str]:
+    module = numpy_module()
+    if not isinstance(array, module.ndarray):
+        raise _wrong(name, "an array of NumPy, torch or CUDA wanted, "
+                     f"{type(array).__name__} given")
+    size = array.itemsize
+    if any(stride % size for stride in array.strides):
+        raise _wrong(name, "strides that are no multiples of its items",
+                     "copy it first")
+    return View(array.__array_interface__["data"][0], array.shape,
+                tuple(stride // size for stride in array.strides), CPU), \
+        array.dtype.name
+
+
+def _cuda_view(array: Any) -> tuple[View, str]:
+    interface = array.__cuda_array_interface__
+    shape, typestr = tuple(interface["shape"]), interface["typestr"]
+    size = int(typestr[2:])
+    strides = interface.get("strides")
+    if strides is None:
+        strides = contiguous(shape)
+    else:
+        strides = tuple(stride // size for stride in strides)
+    device = getattr(array, "device", 0)
+    return View(interface["data"][0], shape, strides,
+                int(getattr(device, "id", device) or 0)), typestr
+
+
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of an array without gaps."""
+    result = [1]
+    for length in reversed(shape[1:]):
+        result.append(result[-1] * length)
+    return tuple(reversed(result))
+
+
+def output(array: Any, name: str, kind: str, shape: tuple[int, ...]) -> View:
+    """A view to write to: of that shape, without gaps."""
+    result = view(array, name, kind, len(shape))
+    if result.shape != shape:
+        raise _wrong(name, f"shape {list(shape)} wanted, "
+                     f"{list(result.shape)} given")
+    if result.strides != contiguous(shape) and 0 not in shape and any(
+            stride != want and length > 1 for stride, want, length in
+            zip(result.strides, contiguous(shape), shape)):
+        raise _wrong(name, "contiguous memory wanted", "call .contiguous()")
+    flags = getattr(array, "flags", None)
+    if flags is not None and not getattr(flags, "writeable", True):
+        raise _wrong(name, "it is read-only")
+    return result
+
+
+def empty_like(array: Any, shape: tuple[int, ...], kind: str) -> Any:
+    """A new array of the library, and on the device, of `array`."""
+    if is_tensor(array):
+        module = torch()
+        return module.empty(shape, device=array.device, dtype={
+            "bf16": module.bfloat16, "int32": module.int32,
+            "bytes": module.uint8}[kind])
+    if hasattr(array, "__cuda_array_interface__"):
+        raise errors.InvalidArgument(
+            "out: wanted, since new arrays can be made for NumPy and torch "
+            "only", path="out")
+    return numpy_module().empty(shape, dtype={
+        "bf16": "uint16", "int32": "int32", "bytes": "uint8"}[kind])
+
+
+def int32(array: Any, name: str) -> Any:
+    """Integers on the CPU as int32, copied if they are not; what does not fit
+    is refused.  Lists become NumPy arrays.  On a device they stay as they
+    are."""
+    return _integers(array, name, "int32")
+
+
+def int64(array: Any, name: str) -> Any:
+    return _integers(array, name, "int64")
+
+
+def _integers(array: Any, name: str, kind: str) -> Any:
+    if hasattr(array, "__cuda_array_interface__") and not is_tensor(array):
+        return array
+    if is_tensor(array):
+        if array.is_cuda or _torch_kind(array.dtype) == kind or \
+                array.is_floating_point():
+            return array
+        return _to_torch(array, name, kind)
+    module = numpy_module()
+    if not isinstance(array, module.ndarray):
+        array = module.asarray(array)
+        if not array.size:
+            return array.astype(kind)
+    if array.dtype == kind or array.dtype.kind not in "iu":
+        return array
+    _check_range(array.size and (int(array.min()), int(array.max())), name,
+                 kind)
+    return array.astype(kind)
+
+
+def _to_torch(array: Any, name: str, kind: str) -> Any:
+    _check_range(array.numel() and (int(array.min()), int(array.max())), name,
+                 kind)
+    return array.to(getattr(torch(), kind))
+
+
+def _check_range(ends: Any, name: str, kind: str) -> None:
+    bits = int(kind[3:]) - 1
+    if ends and not (-1 << bits <= ends[0] and ends[1] < 1 << bits):
+        wrong = ends[0] if ends[0] < -1 << bits else ends[1]
+        raise _wrong(name, f"{wrong} does not fit into {kind}")
+
+
+class Memory:
+    """Mapped memory for NumPy to look at; keeps `owner` while it lives."""
+
+    def __init__(self, owner: Any, pointer: int, shape: tuple[int, ...],
+                 strides_bytes: tuple[int, ...], typestr: str) -> None:
+        self.owner = owner
+        self.__array_interface__: dict[str, Any] = {
+            "version": 3, "data": (pointer, True), "shape": shape,
+            "strides": strides_bytes, "typestr": typestr}
+
+
+class DeviceMemory:
+    """The same as a CUDA device sees it."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.__cuda_array_interface__ = {
+            **memory.__array_interface__, "version": 2,
+            # torch refuses read-only memory; kernels that write to it fault
+            "data": (memory.__array_interface__["data"][0], False)}
+
+
+def torch_stream(stream: Any, array: Any) -> Any:
+    """A context in which `stream` is torch's current one, so that whatever is
+    allocated belongs to it; None when there is nothing to enter."""
+    if stream is None or not is_tensor(array) or not array.is_cuda:
+        return None
+    module = torch()
+    if isinstance(stream, int):
+        stream = module.cuda.ExternalStream(stream, device=array.device)
+    return module.cuda.stream(stream)
+
+
+def stream_pointer(stream: Any, device: int) -> int:
+    """The CUstream of what was given; None: torch's current one, if the
+    process uses torch, else the default stream."""
+    if stream is None:
+        module = torch()
+        if module is None or not module.cuda.is_initialized():
+            return 0
+        return int(module._C._cuda_getCurrentRawStream(device))
+    if isinstance(stream, int):
+        return stream
+    for name in ("cuda_stream", "ptr", "handle"):
+        pointer = getattr(stream, name, None)
+        if pointer is not None:
+            return int(pointer)
+    raise _wrong("stream", "a torch.cuda.Stream or the address of a CUstream "
+                 f"wanted, {type(stream).__name__} given")

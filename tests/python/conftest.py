@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import pathlib
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("ENGRAM_BUILD", "build")
+sys.path[:0] = [str(ROOT / "clients" / "python"), *(
+    str(ROOT / "tests" / folder)
+    for folder in ("integration", "kernels", "bench", "synth"))]
+os.environ.setdefault("ENGRAM_LIB_DIR", str(BUILD / "lib"))
+
+import engramd  # noqa: E402 pylint: disable=wrong-import-position
+import engram_client  # noqa: E402 pylint: disable=wrong-import-position
+
+LAYERS, HEADS, MAX_NGRAM, DIM, VOCAB = (3, 9), 5, 4, 64, 500
+SHAPE = ("--layers", "3,9", "--heads", str(HEADS), "--max-ngram",
+         str(MAX_NGRAM), "--dim", str(DIM), "--vocab-size", str(VOCAB),
+         "--compressed-vocab-size", "300")
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """Layer ids that are no indices, heads that no rank count divides."""
+    return engramd.synth(tmp_path_factory.mktemp("python") / "model", *SHAPE,
+                         "--engram-vocab-size", "1000")
+
+
+@pytest.fixture(scope="session")
+def big_checkpoint(tmp_path_factory):
+    """Large enough that its load can be caught while it runs."""
+    return engramd.synth(tmp_path_factory.mktemp("python") / "big", *SHAPE,
+                         "--engram-vocab-size", "200000")
+
+
+def start(directory, tables, **config):
+    return engramd.Sidecar(directory, [
+        {"name": name, "checkpoint": str(path), "load": "on_demand"}
+        for name, path in tables.items()], gather={"threads": 2}, **config)
+
+
+@pytest.fixture(scope="module")
+def sidecar(checkpoint, big_checkpoint, tmp_path_factory):
+    """With "demo" loaded and "big" not."""
+    server = start(tmp_path_factory.mktemp("sidecar"),
+                   {"demo": checkpoint, "big": big_checkpoint})
+    with engram_client.Client(server.socket) as client:
+        client.load("demo")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def own_sidecar(checkpoint, big_checkpoint, tmp_path):
+    """For tests that stop it or kill it."""
+    server = start(tmp_path, {"demo": checkpoint, "big": big_checkpoint})
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def client(sidecar):
+    with engram_client.Client(sidecar.socket) as client:
+        yield client
+
+
+@pytest.fixture
+def table(client):
+    with client.attach("demo") as table:
+        yield table
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def xp(request):
+    """NumPy, or torch if it is there."""
+    return pytest.importorskip(request.param)

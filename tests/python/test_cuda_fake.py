@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CUDA part without a GPU: libengram_cuda on the fake device of tests/cuda,
+whose memory is the host's, reached by __cuda_array_interface__ as any library
+other than torch would.  test_gpu.py does it with torch on a GPU.
+
+In processes of their own, since a process has one libengram_cuda.
+"""
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from conftest import BUILD, ROOT
+
+FAKE = BUILD / "tests" / "fake_cuda"
+
+pytestmark = pytest.mark.skipif(
+    not (FAKE / "libengram_cuda.so.0").exists(),
+    reason="no fake libengram_cuda: built where there is a CUDA toolkit")
+
+PRELUDE = """
+import sys, numpy as np, engram_client
+from engram_client import errors
+client = engram_client.Client(sys.argv[1])
+
+class Device:
+    # an array of the fake device: host memory
+    def __init__(self, array):
+        self.array = array
+        self.__cuda_array_interface__ = {
+            "version": 3, "data": (array.__array_interface__["data"][0],
+                                   False),
+            "shape": array.shape, "strides": array.strides,
+            "typestr": array.dtype.str}
+    @property
+    def shape(self):
+        return self.array.shape
+
+def cuda_hash(table, tokens, **more):
+    tokens = np.asarray(tokens, dtype=np.int32)
+    n = len(tokens)
+    out = np.empty((n, len(table.layers), table.num_cols), dtype=np.int32)
+    table.hash(Device(tokens), Device(np.arange(n)),
+               Device(np.array([0, n], dtype=np.int32)), out=Device(out),
+               **more)
+    return out
+
+def rows_like(table, ids):
+    return np.full((ids.shape[0], table.local_heads, table.dim), 7,
+                   dtype=np.uint16)
+"""
+
+
+def run(sidecar, code):
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + code, sidecar.socket],
+        capture_output=True, text=True, check=False, timeout=120,
+        env={**os.environ, "ENGRAM_LIB_DIR": str(FAKE),
+             "PYTHONPATH": str(ROOT / "clients/python")})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("placement", ["registered", "device"])
+def test_same_as_the_cpu(sidecar, placement):
+    run(sidecar, f"""
+cpu = client.attach("demo")
+with client.attach("demo", device="cuda:0", placement={placement!r},
+                   chunk_bytes=1 << 20) as table:
+    assert table.device == 0 and "cuda:0" in repr(table)
+    progress = table.progress()
+    assert progress.ready and progress.done_bytes == progress.total_bytes > 0
+    ids = cuda_hash(table, range(40))
+    assert np.array_equal(ids, cpu.hash(range(40)))
+    for index, layer in enumerate(table.layers):
+        for given in (ids, ids[:, index], ids[::2, index]):
+            out = rows_like(table, given)
+            to = Device(out)
+            assert table.lookup(Device(given), layer, out=to,
+                                background=index == 0) is to
+            assert np.array_equal(out, cpu.lookup(given, layer))
+        # and host arrays, by the CPU
+        assert np.array_equal(table.lookup(ids, layer),
+                              cpu.lookup(ids, layer))
+    counted = table.counters(stream=0)
+    bad = Device(np.full((2, table.num_cols), -1, dtype=np.int32))
+    table.lookup(bad, 3, out=Device(rows_like(table, bad)))
+    assert table.counters().misses == counted.misses + 2 * table.num_cols
+""")
+
+
+def test_ranks(sidecar):
+    run(sidecar, """
+cpu = client.attach("demo")
+ids = cpu.hash(range(10))
+parts = []
+for rank in range(4):
+    table = client.attach("demo", device=0, tp_rank=rank, tp_size=4)
+    out = rows_like(table, ids)
+    table.lookup(Device(ids), 9, out=Device(out))
+    parts.append(out)
+    table.detach()
+joined = np.concatenate(parts, axis=1)
+assert np.array_equal(joined[:, :cpu.num_cols], cpu.lookup(ids, 9))
+assert not joined[:, cpu.num_cols:].any()
+""")
+
+
+def test_gate_and_sp_rows(sidecar):
+    run(sidecar, """
+rng = np.random.default_rng(3)
+hidden, kv, q, k = (rng.integers(0x3c00, 0x4100, shape).astype(np.uint16)
+                    for shape in ((6, 4, 32), (6, 160), (4, 32), (4, 32)))
+out = np.zeros_like(hidden)
+engram_client.gate(*map(Device, (hidden, kv, q, k)), out=Device(out))
+assert np.array_equal(out, engram_client.gate(hidden, kv, q, k))
+gathered = rng.integers(0, 9, (2 * 5, 3, 8)).astype(np.uint16)
+out = np.zeros((3, 5, 8), dtype=np.uint16)
+engram_client.sp_rows(Device(gathered), 5, 5, tp_rank=1, tp_size=2,
+                      out=Device(out))
+assert np.array_equal(out, engram_client.sp_rows(gathered, 5, 5, tp_rank=1,
+                                                 tp_size=2))
+""")
+
+
+@pytest.mark.parametrize("placement", ["registered", "host"])
+def test_gather(sidecar, placement):
+    run(sidecar, f"""
+cpu = client.attach("demo")
+ids = cpu.hash(range(200))
+table = client.attach("demo", device=0, placement={placement!r})
+with table.gather(max_rows=1000) as gather:
+    for path in ("auto", "host", "hybrid", "uva"):
+        if path == "uva" and {placement!r} == "host":
+            continue
+        out = rows_like(table, ids)
+        gather.lookup(Device(ids), 9, path=path, out=Device(out))
+        assert np.array_equal(out, cpu.lookup(ids, 9)), path
+    gather.wake()
+    counted = gather.counters()
+    assert counted.gathered > 0 and counted.failed == 0
+    try:
+        gather.lookup(Device(ids), 9, path="teleport", out=Device(out))
+        raise SystemExit("a path that is none was taken")
+    except errors.InvalidArgument as error:
+        assert error.path == "path"
+    try:
+        gather.post(ids, 9)
+        raise SystemExit("post on a GPU")
+    except errors.Unsupported:
+        pass
+table.detach()
+""")
+
+
+def test_mistakes(sidecar):
+    run(sidecar, """
+table = client.attach("demo", device=0)
+cpu = client.attach("demo")
+ids = cpu.hash(range(5))
+
+def refused(error, path, call):
+    try:
+        call()
+    except error as caught:
+        assert caught.path == path, caught.path
+        return caught
+    raise SystemExit(f"not refused: {path}")
+
+out = rows_like(table, ids)
+wrong = errors.InvalidArgument
+# mixed devices, no output, a device that the table is not on
+refused(wrong, "hash_ids", lambda: table.lookup(Device(ids), 3, out=out))
+refused(wrong, "out", lambda: table.lookup(Device(ids), 3))
+text = str(refused(wrong, "hash_ids", lambda: cpu.lookup(
+    Device(ids), 3, out=Device(out))))
+assert "attach the table with the device=" in text
+refused(wrong, "stream", lambda: table.lookup(
+    Device(ids), 3, out=Device(out), stream="x"))
+refused(wrong, "device", lambda: client.attach("demo", device="tpu"))
+refused(wrong, "placement", lambda: client.attach(
+    "demo", device=0, placement="floating"))
+refused(errors.CudaError, "", lambda: client.attach("demo", device=99))
+assert client.table("demo")["leases"] == 2
+""")
+
+
+def test_registering_in_the_background(sidecar):
+    """A process that ends while memory is being registered ends well."""
+    run(sidecar, """
+table = client.attach("demo", device=0, wait=False)
+table.wait(60)
+assert table.progress().ready
+for _ in range(20):
+    client.attach("demo", device=0, wait=False, chunk_bytes=1)
+keep = [client.attach("demo", device=0, wait=False, chunk_bytes=1)
+        for _ in range(3)]
+""")
+
+
+def test_without_libengram_cuda(sidecar, tmp_path):
+    (tmp_path / "libengram.so.0").symlink_to(
+        pathlib.Path(BUILD / "lib" / "libengram.so.0").resolve())
+    code = PRELUDE + ("try:\n    client.attach('demo', device='cuda')\n"
+                      "except errors.Unsupported as error:\n"
+                      "    print(error.fix)\n")
+    done = subprocess.run(
+        [sys.executable, "-c", code, sidecar.socket], capture_output=True,
+        text=True, check=True, timeout=60, env={
+            **os.environ, "ENGRAM_LIB_DIR": str(tmp_path),
+            "PYTHONPATH": str(ROOT / "clients/python")})
+    assert "build engramd where nvcc is" in done.stdout
