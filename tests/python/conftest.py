@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import importlib
 import os
 import pathlib
 import sys
@@ -16,6 +17,7 @@ import engramd  # noqa: E402 pylint: disable=wrong-import-position
 import engram_client  # noqa: E402 pylint: disable=wrong-import-position
 
 LAYERS, HEADS, MAX_NGRAM, DIM, VOCAB = (3, 9), 5, 4, 64, 500
+COLS = HEADS * (MAX_NGRAM - 1)
 SHAPE = ("--layers", "3,9", "--heads", str(HEADS), "--max-ngram",
          str(MAX_NGRAM), "--dim", str(DIM), "--vocab-size", str(VOCAB),
          "--compressed-vocab-size", "300")
@@ -76,3 +78,34 @@ def table(client):
 def xp(request):
     """NumPy, or torch if it is there."""
     return pytest.importorskip(request.param)
+
+
+# ---- for the vLLM plugin ----
+
+@pytest.fixture
+def layout(client):
+    """layout(module): the model's EngramLayout, with the table's numbers."""
+    with client.attach("demo") as table:
+        sizes = [table.head_rows(layer) for layer in LAYERS]
+        rows = [table.layer(layer).rows for layer in LAYERS]
+
+    def make(owner=None):
+        owner = owner or importlib.import_module(
+            "vllm.models.deepseek_v41.common.engram")
+        made = owner.EngramLayout.__new__(owner.EngramLayout)
+        made.layer_ids, made.num_embeddings = LAYERS, tuple(rows)
+        made.primes = [[layer[i:i + HEADS] for i in range(0, COLS, HEADS)]
+                       for layer in sizes]
+        made.head_dim = DIM
+        return made
+
+    return make
+
+
+@pytest.fixture
+def hashes(client):
+    torch = pytest.importorskip("torch")
+    with client.attach("demo") as table:
+        ids = table.hash(torch.arange(30, dtype=torch.int32) * 7 % 500)
+    ids[4] = -1  # a padded token
+    return ids

@@ -15,10 +15,8 @@ import pytest
 import engram_client
 import hash_model
 import rows_of
-from conftest import DIM, HEADS, LAYERS, MAX_NGRAM, ROOT, VOCAB
+from conftest import COLS, DIM, HEADS, LAYERS, MAX_NGRAM, ROOT, VOCAB
 from engram_client import _abi, _library, errors
-
-COLS = HEADS * (MAX_NGRAM - 1)
 
 
 def to(xp, array):
