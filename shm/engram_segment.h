@@ -269,6 +269,8 @@ struct engram_segment_header *engram_segment_writer_header(
 /* checksum slots, to be filled by the loader: [chunks] */
 uint64_t *engram_segment_writer_checksums(struct engram_segment_writer *w);
 void *engram_segment_writer_base(struct engram_segment_writer *w);
+/* Bytes of the pages that its backing is made of, before any are joined. */
+uint64_t engram_segment_writer_page(const struct engram_segment_writer *w);
 
 /*
  * All rows and checksums are in place: compute content id and header

@@ -40,7 +40,7 @@
 	X(segment_named, sidecar)  /* the temporary name, of no size */       \
 	X(segment_created, sidecar)                                           \
 	X(load_block, sidecar)	 /* a block of rows is packed */              \
-	X(load_filled, sidecar)	 /* a layer is */                             \
+	X(load_filled, sidecar)	 /* all layers are */                         \
 	X(load_checked, sidecar) /* all layers are read back */               \
 	X(load_locked, sidecar)                                               \
 	/* publishing */                                                      \

@@ -261,6 +261,11 @@ void *engram_segment_writer_base(struct engram_segment_writer *w)
 	return w->base;
 }
 
+uint64_t engram_segment_writer_page(const struct engram_segment_writer *w)
+{
+	return w->page_bytes;
+}
+
 static void finish_header(struct engram_segment_writer *w)
 {
 	struct engram_segment_header *h = engram_segment_writer_header(w);

@@ -38,6 +38,7 @@ static enum engram_status plan_layers(const struct load *load,
 				      struct engram_error *err)
 {
 	const uint64_t page = engram_backing_page(&load->backing);
+	struct loader_progress *progress = &job->progress;
 	uint64_t records = 0, bytes;
 	enum engram_status status;
 	uint32_t i;
@@ -58,46 +59,29 @@ static enum engram_status plan_layers(const struct load *load,
 		if (status)
 			return status;
 		need->bytes += (bytes + page - 1) / page * page;
-		records += checkpoint->layers[i].rows *
-			   engram_segment_record_bytes(&plan->spec.head);
+		bytes = checkpoint->layers[i].rows *
+			engram_segment_record_bytes(&plan->spec.head);
+		atomic_store(&progress->layers[i].layer_id,
+			     checkpoint->layers[i].layer_id);
+		atomic_store(&progress->layers[i].bytes_total, bytes);
+		records += bytes;
 	}
-	atomic_store(&job->progress.bytes_total, records);
+	atomic_store(&progress->bytes_total, records);
+	atomic_store(&progress->num_layers, checkpoint->num_layers);
 	return ENGRAM_OK;
 }
 
-static void merge_report(struct loader_report *all,
-			 const struct loader_report *one, bool first)
-{
-	double seconds = all->seconds_read;
-
-	if (first) {
-		*all = *one;
-		return;
-	}
-	/* What was worst is what is worth telling. */
-	if (one->engine == LOADER_PREADV || all->engine_reason[0] == '\0') {
-		bool direct = all->direct && one->direct;
-
-		*all = *one;
-		all->direct = direct;
-	} else {
-		all->direct = all->direct && one->direct;
-	}
-	all->seconds_read = seconds + one->seconds_read;
-}
-
-static enum engram_status fill_layers(const struct load *load,
-				      const struct checkpoint *checkpoint,
-				      const struct plan *plans,
-				      struct generation *gen, struct job *job,
-				      struct engram_error *err)
+static enum engram_status create_layers(const struct load *load,
+					const struct checkpoint *checkpoint,
+					const struct plan *plans,
+					struct generation *gen, struct job *job,
+					struct engram_error *err)
 {
 	enum engram_status status;
 	uint32_t i;
 
 	for (i = 0; i < gen->num_layers; i++) {
 		struct generation_layer *layer = &gen->layers[i];
-		struct loader_report report = {0};
 
 		layer->layer_id = checkpoint->layers[i].layer_id;
 		status = canceled(job, err);
@@ -109,17 +93,41 @@ static enum engram_status fill_layers(const struct load *load,
 			return status;
 		layer->header = engram_segment_writer_header(layer->writer);
 		gen->bytes += layer->header->total_bytes;
-		status = loader_fill(checkpoint, &checkpoint->layers[i],
-				     layer->writer, &load->options,
-				     &job->progress, &report, err);
-		if (status)
-			return status;
-		merge_report(&gen->report, &report, i == 0);
-		status = FAILPOINT_STATUS(load_filled, err);
-		if (status)
-			return status;
 	}
 	return ENGRAM_OK;
+}
+
+static enum engram_status fill_layers(const struct load *load,
+				      const struct checkpoint *checkpoint,
+				      struct generation *gen, struct job *job,
+				      struct engram_error *err)
+{
+	struct loader_layer layers[ENGRAM_LAYERS_MAX];
+	enum engram_status status;
+	uint32_t i;
+
+	for (i = 0; i < gen->num_layers; i++)
+		layers[i] = (struct loader_layer){&checkpoint->layers[i],
+						  gen->layers[i].writer};
+	status = loader_fill(checkpoint, layers, gen->num_layers,
+			     &load->options, &job->progress, &gen->report, err);
+	return status ? status : FAILPOINT_STATUS(load_filled, err);
+}
+
+/* A load has done so before. */
+static void show_layers(const struct generation *gen,
+			struct loader_progress *progress)
+{
+	uint32_t i;
+
+	for (i = 0; i < gen->num_layers; i++) {
+		const struct engram_segment_header *h = gen->layers[i].header;
+
+		atomic_store(&progress->layers[i].layer_id, h->layer_id);
+		atomic_store(&progress->layers[i].bytes_total,
+			     h->rows * engram_segment_record_bytes(h));
+	}
+	atomic_store(&progress->num_layers, gen->num_layers);
 }
 
 enum engram_status load_verify(const struct generation *gen, uint32_t threads,
@@ -129,13 +137,15 @@ enum engram_status load_verify(const struct generation *gen, uint32_t threads,
 	enum engram_status status;
 	uint32_t i;
 
+	show_layers(gen, &job->progress);
 	job_set_phase(job, JOB_CHECKING);
 	for (i = 0; i < gen->num_layers; i++) {
 		status = canceled(job, err);
 		if (status)
 			return status;
 		generation_layer_map(&gen->layers[i], &map);
-		status = loader_verify(&map, threads, &job->progress, err);
+		status = loader_verify(&map, threads, &job->progress,
+				       &job->progress.layers[i], err);
 		if (status) {
 			engram_error_context(err, "layer %d",
 					     (int)gen->layers[i].layer_id);
@@ -230,7 +240,9 @@ static enum engram_status build(struct load *load,
 	enum engram_status status;
 	uint64_t start;
 
-	status = fill_layers(load, checkpoint, plans, gen, job, err);
+	status = create_layers(load, checkpoint, plans, gen, job, err);
+	if (!status)
+		status = fill_layers(load, checkpoint, gen, job, err);
 	if (status)
 		return status;
 	if (load->spec->config.verify) {

@@ -11,15 +11,17 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "loader_run.h"
 #include "loader_threads.h"
-#include "loader_worker.h"
 
-#define DEPTH_DEFAULT 8
-#define DEPTH_MAX     1024
-#define BLOCK_DEFAULT (1u << 20)
-#define BLOCK_MAX     (64u << 20)
+#define DEPTH_MAX 1024
+#define BLOCK_MAX (64u << 20)
 /* preadv has one read in flight a thread. */
 #define PREADV_FACTOR 4
+/* Of records: below that, trying settings would be most of the load. */
+#define TUNE_BYTES (UINT64_C(8) << 30)
+/* Chunks of a drive that memory is had for before they are read. */
+#define AHEAD_BYTES (UINT64_C(2) << 30)
 
 const char *loader_engine_name(enum loader_engine engine)
 {
@@ -71,6 +73,9 @@ static void fill_report(const struct loader_shared *shared,
 			const struct loader_options *options, uint32_t wanted,
 			uint32_t threads, struct loader_report *report)
 {
+	const struct loader_setting setting =
+		loader_setting_unpack(atomic_load(&shared->setting));
+	const struct loader_plan *plan = &shared->targets[0].plan;
 	char text[64] = "", why[128] = "";
 
 	memset(report, 0, sizeof(*report));
@@ -79,9 +84,10 @@ static void fill_report(const struct loader_shared *shared,
 	report->registered_buffers =
 		report->engine == LOADER_IO_URING && !shared->unregistered;
 	report->threads = threads;
-	report->queue_depth = shared->depth;
+	report->queue_depth = setting.depth;
 	report->block_bytes =
-		(uint32_t)(shared->plan.block_rows * shared->plan.code_bytes);
+		(uint32_t)(loader_plan_block_rows(plan, setting.block_bytes) *
+			   plan->code_bytes);
 	if (shared->fell_back)
 		snprintf(why, sizeof(why), "io_uring: %s",
 			 strerror_r(shared->fall_back_errno, text,
@@ -98,9 +104,12 @@ static void fill_report(const struct loader_shared *shared,
 
 static enum engram_status outcome(struct loader_shared *shared,
 				  const struct checkpoint *checkpoint,
-				  const struct checkpoint_layer *layer,
+				  const struct loader_layer *layers,
 				  struct engram_error *err)
 {
+	enum engram_status status = ENGRAM_OK;
+	uint32_t i;
+
 	if (shared->status) {
 		if (err)
 			*err = shared->err;
@@ -112,13 +121,62 @@ static enum engram_status outcome(struct loader_shared *shared,
 		engram_error_fix(err, "load the table again");
 		return ENGRAM_ECANCELED;
 	}
-	return checkpoint_unchanged(checkpoint, layer, err);
+	for (i = 0; i < shared->num_targets && !status; i++) {
+		status = checkpoint_unchanged(checkpoint, layers[i].layer, err);
+		if (status)
+			engram_error_context(err, "layer %" PRId32,
+					     layers[i].layer->layer_id);
+	}
+	return status;
 }
 
-static uint32_t or_default(uint32_t value, uint32_t otherwise, uint32_t most)
+static uint32_t at_most(uint32_t value, uint32_t most)
 {
-	value = value ? value : otherwise;
 	return value < most ? value : most;
+}
+
+/* Blocks and depths, and the buffers that the largest of them need. */
+static void plan_settings(struct loader_shared *shared,
+			  const struct loader_options *options,
+			  struct loader_tune *tune)
+{
+	const struct loader_setting fixed = {
+		at_most(options->block_bytes, BLOCK_MAX),
+		at_most(options->queue_depth, DEPTH_MAX)};
+	const struct loader_setting first =
+		loader_tune_init(tune, fixed, shared->engine == LOADER_PREADV);
+	uint64_t bytes = 0, room;
+	uint32_t i, k;
+
+	for (i = 0; i < shared->num_targets; i++)
+		bytes += atomic_load(&shared->targets[i].progress->bytes_total);
+	if (bytes < TUNE_BYTES)
+		tune->count = 1;
+	for (k = 0; k < tune->count; k++)
+		for (i = 0; i < shared->num_targets; i++) {
+			room = loader_worker_room(&shared->targets[i].plan,
+						  tune->settings[k],
+						  shared->align);
+			if (room > shared->arena_bytes)
+				shared->arena_bytes = room;
+			if (tune->settings[k].depth > shared->most_depth)
+				shared->most_depth = tune->settings[k].depth;
+		}
+	atomic_store(&shared->setting, loader_setting_pack(first));
+}
+
+/* How many threads read; at least one for each drive. */
+static uint32_t num_readers(const struct loader_shared *shared,
+			    uint32_t threads)
+{
+	const uint64_t chunks = loader_queue_count(&shared->queue);
+
+	if (shared->engine == LOADER_PREADV)
+		threads *= PREADV_FACTOR;
+	if (threads < shared->queue.num_lanes)
+		threads = shared->queue.num_lanes;
+	threads = at_most(threads, LOADER_THREADS_MAX);
+	return threads < chunks ? threads : (uint32_t)chunks;
 }
 
 static enum engram_status run(struct loader_shared *shared,
@@ -126,63 +184,165 @@ static enum engram_status run(struct loader_shared *shared,
 			      struct loader_report *report,
 			      struct engram_error *err)
 {
-	uint32_t threads = loader_threads_wanted(options->threads);
+	const uint32_t cores = loader_threads_wanted(options->threads);
+	const uint32_t wanted = num_readers(shared, cores);
 	const uint64_t start = clock_ns();
+	uint32_t threads = wanted;
+	struct loader_tune tune;
 	enum engram_status status;
-	uint32_t wanted;
+	bool tuned;
 
-	shared->depth =
-		or_default(options->queue_depth, DEPTH_DEFAULT, DEPTH_MAX);
-	if (shared->engine == LOADER_PREADV) {
-		threads = threads * PREADV_FACTOR < LOADER_THREADS_MAX
-				  ? threads * PREADV_FACTOR
-				  : LOADER_THREADS_MAX;
-		shared->depth = 1;
-	}
-	wanted = threads < shared->plan.num_chunks
-			 ? threads
-			 : (uint32_t)shared->plan.num_chunks;
-	threads = wanted;
-	status = loader_threads_run(&threads, loader_worker, shared, err);
+	plan_settings(shared, options, &tune);
+	status = loader_run(shared, &threads, (cores + 1) / 2,
+			    loader_tune_worth(&tune) ? &tune : NULL, &tuned,
+			    err);
 	if (status)
 		return status;
 	fill_report(shared, options, wanted, threads, report);
+	report->tuned = tuned;
 	report->seconds_read = clock_seconds_since(start);
 	return ENGRAM_OK;
 }
 
+/* ---- what is to be filled ---- */
+
+static enum engram_status add_target(struct loader_shared *shared,
+				     const struct loader_layer *layer,
+				     struct engram_error *err)
+{
+	struct loader_target *target = &shared->targets[shared->num_targets];
+	enum engram_status status;
+
+	target->layer_id = layer->layer->layer_id;
+	target->header = engram_segment_writer_header(layer->writer);
+	target->base = engram_segment_writer_base(layer->writer);
+	target->checksums = engram_segment_writer_checksums(layer->writer);
+	target->progress = &shared->progress->layers[shared->num_targets];
+	status = loader_plan_init(&target->plan, target->header, layer->layer,
+				  err);
+	if (!status)
+		status = loader_memory_init(&target->memory, layer->writer,
+					    &shared->progress->bytes_touched,
+					    err);
+	if (status)
+		engram_error_context(err, "layer %" PRId32, target->layer_id);
+	else
+		shared->num_targets++;
+	return status;
+}
+
+static void free_targets(struct loader_shared *shared)
+{
+	uint32_t i;
+
+	for (i = 0; i < shared->num_targets; i++)
+		loader_memory_free(&shared->targets[i].memory);
+	free(shared->targets);
+}
+
+static enum engram_status make_targets(struct loader_shared *shared,
+				       const struct loader_layer *layers,
+				       uint32_t num_layers,
+				       struct engram_error *err)
+{
+	enum engram_status status = ENGRAM_OK;
+	uint32_t i;
+
+	shared->targets = calloc(num_layers, sizeof(*shared->targets));
+	if (!shared->targets) {
+		engram_error_set(err, ENGRAM_ENOMEM,
+				 "no memory to plan a load");
+		engram_error_fix(err, "free some memory");
+		return ENGRAM_ENOMEM;
+	}
+	for (i = 0; i < num_layers && !status; i++)
+		status = add_target(shared, &layers[i], err);
+	if (status)
+		free_targets(shared);
+	return status;
+}
+
+static enum engram_status open_sources(struct loader_shared *shared,
+				       const struct checkpoint *checkpoint,
+				       const struct loader_layer *layers,
+				       enum loader_direct direct,
+				       struct engram_error *err)
+{
+	const struct checkpoint_layer *of[ENGRAM_LAYERS_MAX];
+	const struct loader_plan *plans[ENGRAM_LAYERS_MAX];
+	enum engram_status status;
+	bool scales = false;
+	uint32_t i;
+
+	for (i = 0; i < shared->num_targets; i++) {
+		of[i] = layers[i].layer;
+		plans[i] = &shared->targets[i].plan;
+		scales |= plans[i]->scale_bytes != 0;
+	}
+	status = sources_open(&shared->sources, checkpoint, of,
+			      shared->num_targets, scales, direct, err);
+	if (status)
+		return status;
+	shared->align = sources_align(&shared->sources);
+	status = loader_queue_init(&shared->queue, plans, shared->num_targets,
+				   &shared->sources,
+				   AHEAD_BYTES / ENGRAM_CHUNK_BYTES, err);
+	if (status)
+		sources_close(&shared->sources);
+	return status;
+}
+
+static void init_lock(struct loader_shared *shared)
+{
+	pthread_condattr_t clock;
+
+	pthread_mutex_init(&shared->lock, NULL);
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(&shared->changed, &clock);
+	pthread_condattr_destroy(&clock);
+}
+
+static enum engram_status fill(struct loader_shared *shared,
+			       const struct checkpoint *checkpoint,
+			       const struct loader_layer *layers,
+			       const struct loader_options *options,
+			       struct loader_report *report,
+			       struct engram_error *err)
+{
+	enum engram_status status = choose_engine(shared, options, err);
+
+	if (!status)
+		status = open_sources(shared, checkpoint, layers,
+				      options->direct, err);
+	if (status)
+		return status;
+	init_lock(shared);
+	status = run(shared, options, report, err);
+	if (!status)
+		status = outcome(shared, checkpoint, layers, err);
+	pthread_cond_destroy(&shared->changed);
+	pthread_mutex_destroy(&shared->lock);
+	loader_queue_free(&shared->queue);
+	sources_close(&shared->sources);
+	return status;
+}
+
 enum engram_status loader_fill(const struct checkpoint *checkpoint,
-			       const struct checkpoint_layer *layer,
-			       struct engram_segment_writer *writer,
+			       const struct loader_layer *layers,
+			       uint32_t num_layers,
 			       const struct loader_options *options,
 			       struct loader_progress *progress,
 			       struct loader_report *report,
 			       struct engram_error *err)
 {
-	struct loader_shared shared = {.writer = writer, .progress = progress};
-	enum engram_status status;
+	struct loader_shared shared = {.progress = progress};
+	enum engram_status status =
+		make_targets(&shared, layers, num_layers, err);
 
-	status = loader_plan_init(
-		&shared.plan, engram_segment_writer_header(writer), layer,
-		or_default(options->block_bytes, BLOCK_DEFAULT, BLOCK_MAX),
-		err);
-	if (!status)
-		status = choose_engine(&shared, options, err);
-	if (!status)
-		status = sources_open(&shared.sources, checkpoint, layer,
-				      shared.plan.scale_bytes != 0,
-				      options->direct, err);
 	if (status)
-		goto out;
-	shared.align = sources_align(&shared.sources);
-	pthread_mutex_init(&shared.lock, NULL);
-	status = run(&shared, options, report, err);
-	if (!status)
-		status = outcome(&shared, checkpoint, layer, err);
-	pthread_mutex_destroy(&shared.lock);
-	sources_close(&shared.sources);
-out:
-	if (status)
-		engram_error_context(err, "layer %" PRId32, layer->layer_id);
+		return status;
+	status = fill(&shared, checkpoint, layers, options, report, err);
+	free_targets(&shared);
 	return status;
 }

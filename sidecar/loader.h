@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From tensors in files to records in a segment.  Worker threads each own a
+ * From tensors in files to records in segments.  Worker threads each own a
  * ring of bounce buffers: reads are in flight while earlier blocks are
- * packed, hashed and written to their place.  io_uring with O_DIRECT where
- * both are to be had, preadv otherwise.
+ * packed, hashed and written to their place, and other threads fault in the
+ * memory that comes next.  io_uring with O_DIRECT where both are to be had,
+ * preadv otherwise.
  */
 #ifndef ENGRAMD_LOADER_H
 #define ENGRAMD_LOADER_H
@@ -31,16 +32,27 @@ enum loader_direct {
 struct loader_options {
 	enum loader_engine engine;
 	enum loader_direct direct;
-	uint32_t threads;     /* 0: one a core, at most 8 */
-	uint32_t queue_depth; /* blocks in flight a thread; 0: 8 */
-	uint32_t block_bytes; /* of codes in one read; 0: 1 MiB */
+	uint32_t threads; /* 0: one a core, at most 8 */
+	/* 0: what is found to be best, where the load is large enough to try */
+	uint32_t queue_depth; /* blocks in flight a thread; 8 */
+	uint32_t block_bytes; /* of codes in one read; 1 MiB */
+};
+
+struct loader_layer_progress {
+	_Atomic int32_t layer_id;
+	_Atomic uint64_t bytes_total; /* record bytes */
+	_Atomic uint64_t bytes_done;
+	_Atomic uint64_t bytes_verified;
 };
 
 /* Shared with the threads that watch a load. */
 struct loader_progress {
-	_Atomic uint64_t bytes_total; /* record bytes */
+	_Atomic uint64_t bytes_total; /* record bytes, of all layers */
 	_Atomic uint64_t bytes_done;
 	_Atomic uint64_t bytes_verified;
+	_Atomic uint64_t bytes_touched; /* of the backing: they are memory */
+	_Atomic uint32_t num_layers;
+	struct loader_layer_progress layers[ENGRAM_LAYERS_MAX];
 	_Atomic bool cancel; /* set by anyone; honoured within a block */
 };
 
@@ -50,28 +62,39 @@ struct loader_report {
 	bool direct; /* of every file */
 	bool registered_buffers;
 	uint32_t threads, queue_depth, block_bytes;
+	bool tuned; /* depth and block were found by trying */
 	double seconds_read, seconds_verify;
 	char engine_reason[128]; /* why not the first choice, or "" */
 };
 
+/* A layer to be filled. */
+struct loader_layer {
+	const struct checkpoint_layer *layer;
+	struct engram_segment_writer *writer;
+};
+
 /*
- * Fill rows and checksums of the segment from the layer's tensors.  On any
- * error or cancellation all threads have ended, all descriptors are closed,
- * and the segment is the caller's to discard.  ENGRAM_EIO and
- * ENGRAM_ESOURCECHANGED name the file (err->path) and the offset.
+ * Fill rows and checksums of the segments from the layers' tensors, all at
+ * once.  progress->layers has one entry for each, and its bytes_total is set
+ * before.  On any error or cancellation all threads have ended but those that
+ * wait for a drive which does not answer; all descriptors are closed, and the
+ * segments are the caller's to discard.  ENGRAM_EIO and ENGRAM_ESOURCECHANGED
+ * name the file (err->path) and the offset.
  */
 enum engram_status loader_fill(const struct checkpoint *checkpoint,
-			       const struct checkpoint_layer *layer,
-			       struct engram_segment_writer *writer,
+			       const struct loader_layer *layers,
+			       uint32_t num_layers,
 			       const struct loader_options *options,
 			       struct loader_progress *progress,
 			       struct loader_report *report,
 			       struct engram_error *err);
 
-/* Read all rows back and compare with the checksums, all threads. */
+/* Read all rows back and compare with the checksums, all threads.  `layer` is
+ * one of progress->layers. */
 enum engram_status loader_verify(const struct engram_segment_map *map,
 				 uint32_t threads,
 				 struct loader_progress *progress,
+				 struct loader_layer_progress *layer,
 				 struct engram_error *err);
 
 const char *loader_engine_name(enum loader_engine engine);

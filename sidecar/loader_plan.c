@@ -18,7 +18,6 @@ static enum engram_status mismatch(struct engram_error *err, const char *what,
 enum engram_status loader_plan_init(struct loader_plan *plan,
 				    const struct engram_segment_header *h,
 				    const struct checkpoint_layer *layer,
-				    uint64_t block_bytes,
 				    struct engram_error *err)
 {
 	const uint64_t record = engram_segment_record_bytes(h);
@@ -30,11 +29,6 @@ enum engram_status loader_plan_init(struct loader_plan *plan,
 	plan->scale_bytes = record - plan->code_bytes;
 	plan->codes = &layer->weight;
 	plan->scales = &layer->scale;
-	plan->block_rows = block_bytes / plan->code_bytes;
-	if (!plan->block_rows)
-		plan->block_rows = 1;
-	if (plan->block_rows > plan->chunk_rows)
-		plan->block_rows = plan->chunk_rows;
 
 	if (layer->rows != h->rows)
 		return mismatch(err, "rows", layer->rows, h->rows);
@@ -46,6 +40,16 @@ enum engram_status loader_plan_init(struct loader_plan *plan,
 		return mismatch(err, "bytes of scales", layer->scale.bytes,
 				h->rows * plan->scale_bytes);
 	return ENGRAM_OK;
+}
+
+uint64_t loader_plan_block_rows(const struct loader_plan *plan,
+				uint64_t block_bytes)
+{
+	const uint64_t rows = block_bytes / plan->code_bytes;
+
+	if (!rows)
+		return 1;
+	return rows < plan->chunk_rows ? rows : plan->chunk_rows;
 }
 
 uint64_t loader_plan_chunk_end(const struct loader_plan *plan, uint64_t chunk)
@@ -83,14 +87,14 @@ static void limit(struct loader_block *block,
 }
 
 struct loader_block loader_plan_block(const struct loader_plan *plan,
-				      uint64_t row)
+				      uint64_t row, uint64_t most_rows)
 {
 	struct loader_block block = {.chunk = row / plan->chunk_rows,
 				     .row = row};
 
 	block.rows = loader_plan_chunk_end(plan, block.chunk) - row;
-	if (block.rows > plan->block_rows)
-		block.rows = plan->block_rows;
+	if (block.rows > most_rows)
+		block.rows = most_rows;
 	limit(&block, plan->codes, plan->code_bytes);
 	if (plan->scale_bytes)
 		limit(&block, plan->scales, plan->scale_bytes);

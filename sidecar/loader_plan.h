@@ -14,7 +14,6 @@ struct loader_plan {
 	uint64_t rows;
 	uint64_t chunk_rows; /* one checksum, claimed by one worker */
 	uint64_t num_chunks;
-	uint64_t block_rows;  /* read at once */
 	uint64_t code_bytes;  /* of a row */
 	uint64_t scale_bytes; /* of a row; 0: nothing to read */
 	const struct checkpoint_tensor *codes, *scales;
@@ -44,15 +43,19 @@ struct loader_window {
 enum engram_status loader_plan_init(struct loader_plan *plan,
 				    const struct engram_segment_header *h,
 				    const struct checkpoint_layer *layer,
-				    uint64_t block_bytes,
 				    struct engram_error *err);
+
+/* Rows whose codes are about so many bytes; at least one. */
+uint64_t loader_plan_block_rows(const struct loader_plan *plan,
+				uint64_t block_bytes);
 
 /* `row_bytes` is what a row of this tensor has. */
 struct loader_place loader_plan_place(const struct checkpoint_tensor *tensor,
 				      uint64_t row_bytes, uint64_t row);
-/* The block that begins at `row`; of each tensor in one place. */
+/* The block that begins at `row`, of at most so many; of each tensor in one
+ * place. */
 struct loader_block loader_plan_block(const struct loader_plan *plan,
-				      uint64_t row);
+				      uint64_t row, uint64_t most_rows);
 uint64_t loader_plan_chunk_end(const struct loader_plan *plan, uint64_t chunk);
 
 struct loader_window loader_plan_window(uint64_t begin, uint64_t bytes,

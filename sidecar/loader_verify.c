@@ -8,6 +8,7 @@
 struct verify {
 	const struct engram_segment_map *map;
 	struct loader_progress *progress;
+	struct loader_layer_progress *layer;
 	_Atomic uint64_t next_chunk;
 	pthread_mutex_t lock; /* of the rest */
 	enum engram_status status;
@@ -40,7 +41,7 @@ static void *verify_worker(void *ctx)
 	while (!atomic_load(&v->progress->cancel)) {
 		const uint64_t chunk = atomic_fetch_add(&v->next_chunk, 1);
 		const uint64_t begin = chunk * h->chunk_rows;
-		uint64_t end = begin + h->chunk_rows;
+		uint64_t end = begin + h->chunk_rows, bytes;
 
 		if (chunk >= h->checksums.count)
 			break;
@@ -56,9 +57,9 @@ static void *verify_worker(void *ctx)
 			found(v, chunk, status, &err);
 			break;
 		}
-		atomic_fetch_add(&v->progress->bytes_verified,
-				 (end - begin) *
-					 engram_segment_record_bytes(h));
+		bytes = (end - begin) * engram_segment_record_bytes(h);
+		atomic_fetch_add(&v->layer->bytes_verified, bytes);
+		atomic_fetch_add(&v->progress->bytes_verified, bytes);
 	}
 	return NULL;
 }
@@ -66,9 +67,10 @@ static void *verify_worker(void *ctx)
 enum engram_status loader_verify(const struct engram_segment_map *map,
 				 uint32_t threads,
 				 struct loader_progress *progress,
+				 struct loader_layer_progress *layer,
 				 struct engram_error *err)
 {
-	struct verify v = {.map = map, .progress = progress};
+	struct verify v = {.map = map, .progress = progress, .layer = layer};
 	enum engram_status status;
 
 	threads = loader_threads_wanted(threads);

@@ -1,38 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "failpoint.h"
 #include "loader_worker.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
+#include "failpoint.h"
 #include "pack.h"
 
-/* Memory is reserved this far ahead of the rows; whole huge pages. */
-#define RESERVE_STEP (UINT64_C(8) << 20)
+#define HUGE_PAGE (UINT64_C(2) << 20)
 
 /* A block in flight. */
 struct slot {
+	struct loader_target *target;
 	struct loader_block block;
 	struct reader_request codes, scales;
 	uint64_t codes_skip, scales_skip;
+	uint64_t begin; /* of its buffers, in the arena */
 };
 
-struct worker {
+enum state { STATE_WORKS, STATE_WAITS, STATE_LEFT };
+
+struct loader_worker {
+	pthread_t thread;
+	_Atomic int state; /* enum state */
+	/* What follows is the thread's.  Once it is left, nothing else is. */
 	struct loader_shared *shared;
-	const struct loader_plan *plan;
+	uint32_t lane;
 	struct reader *reader;
 	struct pack pack;
-	uint8_t *arena;
-	size_t arena_bytes;
-	struct slot *slots; /* a ring of shared->depth */
-	uint32_t first, count;
-	uint64_t row, row_end;	 /* of the claimed chunk, still to start */
-	uint64_t codes_reserved; /* end of it, in the segment */
-	uint64_t scales_reserved;
+	uint8_t *arena; /* blocks in order, as in a ring */
+	uint64_t arena_bytes, arena_next;
+	struct slot *slots; /* a ring */
+	uint32_t num_slots, first, count;
+	struct loader_target *target; /* of the claimed chunk */
+	uint64_t row, row_end;	      /* of it, still to start */
 	struct engram_error err;
 };
+
+/* ---- stopping ---- */
+
+void loader_stop(struct loader_shared *shared)
+{
+	uint32_t i;
+
+	atomic_store(&shared->stop, true);
+	loader_queue_end(&shared->queue);
+	for (i = 0; i < shared->num_targets; i++)
+		loader_memory_wake(&shared->targets[i].memory);
+}
 
 void loader_fail(struct loader_shared *shared, enum engram_status status,
 		 const struct engram_error *err)
@@ -43,7 +61,7 @@ void loader_fail(struct loader_shared *shared, enum engram_status status,
 		shared->err = *err;
 	}
 	pthread_mutex_unlock(&shared->lock);
-	atomic_store(&shared->stop, true);
+	loader_stop(shared);
 }
 
 static bool stopped(const struct loader_shared *shared)
@@ -52,7 +70,33 @@ static bool stopped(const struct loader_shared *shared)
 	       atomic_load(&shared->progress->cancel);
 }
 
-static void note_reader(struct worker *w, int fall_back_errno)
+/* Between these two, the worker may be left behind. */
+static void wait_begins(struct loader_worker *w)
+{
+	atomic_store(&w->state, STATE_WAITS);
+}
+
+static bool wait_ends(struct loader_worker *w)
+{
+	int waits = STATE_WAITS;
+
+	return atomic_compare_exchange_strong(&w->state, &waits, STATE_WORKS);
+}
+
+bool loader_worker_leave(struct loader_worker *w)
+{
+	const pthread_t thread = w->thread;
+	int waits = STATE_WAITS;
+
+	if (!atomic_compare_exchange_strong(&w->state, &waits, STATE_LEFT))
+		return false;
+	pthread_detach(thread);
+	return true;
+}
+
+/* ---- setting up ---- */
+
+static void note_reader(struct loader_worker *w, int fall_back_errno)
 {
 	struct loader_shared *shared = w->shared;
 
@@ -66,20 +110,20 @@ static void note_reader(struct worker *w, int fall_back_errno)
 	pthread_mutex_unlock(&shared->lock);
 }
 
-static enum engram_status open_reader(struct worker *w)
+static enum engram_status open_reader(struct loader_worker *w)
 {
 	struct loader_shared *shared = w->shared;
 	int r = 0, fall_back_errno = 0;
 	enum engram_status status;
 
 	if (shared->engine == LOADER_IO_URING) {
-		r = reader_uring_open(2 * shared->depth, w->arena,
+		r = reader_uring_open(2 * w->num_slots, w->arena,
 				      w->arena_bytes, &w->reader);
 		fall_back_errno = -r;
 	}
 	if (shared->engine == LOADER_PREADV ||
 	    (r && shared->wish == LOADER_AUTO))
-		r = reader_pread_open(2 * shared->depth, &w->reader);
+		r = reader_pread_open(2 * w->num_slots, &w->reader);
 	if (!r) {
 		note_reader(w, fall_back_errno);
 		return ENGRAM_OK;
@@ -90,52 +134,55 @@ static enum engram_status open_reader(struct worker *w)
 	return status;
 }
 
-static enum engram_status worker_init(struct worker *w,
-				      struct loader_shared *shared)
+/* Huge pages: fewer pieces for the drive to write to. */
+static int make_arena(struct loader_worker *w, uint32_t align)
 {
-	const struct loader_plan *plan = &shared->plan;
-	const uint64_t codes = loader_plan_window_max(
-		plan->block_rows * plan->code_bytes, shared->align);
-	const uint64_t scales = loader_plan_window_max(
-		plan->block_rows * plan->scale_bytes, shared->align);
-	enum engram_status status;
-	uint32_t i;
+	const bool huge = w->arena_bytes >= HUGE_PAGE;
 
-	w->shared = shared;
-	w->plan = plan;
-	w->arena_bytes = shared->depth * (codes + scales);
-	w->slots = calloc(shared->depth, sizeof(*w->slots));
-	if (!w->slots ||
-	    posix_memalign((void **)&w->arena, shared->align, w->arena_bytes)) {
+	if (posix_memalign((void **)&w->arena, huge ? HUGE_PAGE : align,
+			   w->arena_bytes)) {
 		w->arena = NULL;
+		return -1;
+	}
+	if (huge)
+		(void)madvise(w->arena, w->arena_bytes, MADV_HUGEPAGE);
+	return 0;
+}
+
+static enum engram_status set_up(struct loader_worker *w)
+{
+	const struct loader_shared *shared = w->shared;
+	enum engram_status status;
+
+	w->arena_bytes = shared->arena_bytes;
+	w->num_slots = shared->most_depth;
+	w->slots = calloc(w->num_slots, sizeof(*w->slots));
+	if (!w->slots || make_arena(w, shared->align)) {
 		status = engram_error_sys(&w->err, ENOMEM,
-					  "%zu bytes of read buffers",
+					  "%" PRIu64 " bytes of read buffers",
 					  w->arena_bytes);
 		engram_error_fix(&w->err, "lower loader.threads, queue_depth "
 					  "or block_bytes");
 		return status;
 	}
-	for (i = 0; i < shared->depth; i++) {
-		w->slots[i].codes.buffer = w->arena + i * (codes + scales);
-		w->slots[i].scales.buffer = w->slots[i].codes.buffer + codes;
-	}
-	status = pack_init(&w->pack, engram_segment_writer_base(shared->writer),
-			   engram_segment_writer_header(shared->writer),
-			   &w->err);
+	status = pack_init(&w->pack, shared->targets[0].header, &w->err);
 	return status ? status : open_reader(w);
 }
 
-static void worker_free(struct worker *w)
+static void free_own(struct loader_worker *w, bool drained)
 {
 	/* Buffers that the kernel may still write to are given up. */
-	if (reader_close(w->reader))
+	if (drained)
 		free(w->arena);
 	if (w->pack.hash)
 		pack_free(&w->pack);
 	free(w->slots);
+	w->slots = NULL;
 }
 
-static enum engram_status start_window(struct worker *w,
+/* ---- reading ---- */
+
+static enum engram_status start_window(struct loader_worker *w,
 				       struct reader_request *request,
 				       const struct loader_block *block,
 				       const struct checkpoint_tensor *tensor,
@@ -154,23 +201,79 @@ static enum engram_status start_window(struct worker *w,
 	return reader_start(w->reader, request, &w->err);
 }
 
-/* Start the next block; false if there is none. */
-static bool start_block(struct worker *w, enum engram_status *status)
+/* Room for `bytes` behind the block that was started last; false while older
+ * ones are in the way. */
+static bool find_room(struct loader_worker *w, uint64_t bytes, uint64_t *begin)
 {
-	struct loader_shared *shared = w->shared;
-	const struct loader_plan *plan = w->plan;
-	struct slot *slot;
-	uint64_t chunk;
+	const uint64_t oldest = w->slots[w->first].begin;
 
-	if (w->row == w->row_end) {
-		chunk = atomic_fetch_add(&shared->next_chunk, 1);
-		if (chunk >= plan->num_chunks)
-			return false;
-		w->row = chunk * plan->chunk_rows;
-		w->row_end = loader_plan_chunk_end(plan, chunk);
+	*begin = w->count ? w->arena_next : 0;
+	if (!w->count)
+		return true;
+	if (w->arena_next > oldest) {
+		if (w->arena_bytes - w->arena_next >= bytes)
+			return true;
+		*begin = 0;
 	}
-	slot = &w->slots[(w->first + w->count++) % shared->depth];
-	slot->block = loader_plan_block(plan, w->row);
+	return *begin + bytes <= oldest;
+}
+
+/* Bytes of the arena that a block of so many rows takes at most. */
+static uint64_t slot_bytes(const struct loader_plan *plan, uint64_t rows,
+			   uint64_t align)
+{
+	return loader_plan_window_max(rows * plan->code_bytes, align) +
+	       loader_plan_window_max(rows * plan->scale_bytes, align);
+}
+
+uint64_t loader_worker_room(const struct loader_plan *plan,
+			    struct loader_setting setting, uint32_t align)
+{
+	return setting.depth *
+	       slot_bytes(plan,
+			  loader_plan_block_rows(plan, setting.block_bytes),
+			  align);
+}
+
+static bool claim(struct loader_worker *w)
+{
+	struct loader_chunk chunk;
+
+	if (w->row != w->row_end)
+		return true;
+	if (!loader_queue_take(&w->shared->queue, w->lane, &chunk))
+		return false;
+	w->target = &w->shared->targets[chunk.layer];
+	w->row = chunk.chunk * w->target->plan.chunk_rows;
+	w->row_end = loader_plan_chunk_end(&w->target->plan, chunk.chunk);
+	return true;
+}
+
+enum start { STARTED, NOT_NOW, NO_MORE };
+
+static enum start start_block(struct loader_worker *w,
+			      struct loader_setting setting,
+			      enum engram_status *status)
+{
+	const struct loader_plan *plan;
+	struct slot *slot;
+	uint64_t rows, begin;
+
+	if (!claim(w))
+		return NO_MORE;
+	plan = &w->target->plan;
+	rows = loader_plan_block_rows(plan, setting.block_bytes);
+	if (!find_room(w, slot_bytes(plan, rows, w->shared->align), &begin))
+		return NOT_NOW;
+	slot = &w->slots[(w->first + w->count++) % w->num_slots];
+	slot->target = w->target;
+	slot->begin = begin;
+	slot->block = loader_plan_block(plan, w->row, rows);
+	slot->codes.buffer = w->arena + begin;
+	slot->scales.buffer = slot->codes.buffer +
+			      loader_plan_window_max(rows * plan->code_bytes,
+						     w->shared->align);
+	w->arena_next = begin + slot_bytes(plan, rows, w->shared->align);
 	w->row += slot->block.rows;
 	*status = start_window(w, &slot->codes, &slot->block, plan->codes,
 			       plan->code_bytes, &slot->codes_skip);
@@ -178,116 +281,183 @@ static bool start_block(struct worker *w, enum engram_status *status)
 		*status = start_window(w, &slot->scales, &slot->block,
 				       plan->scales, plan->scale_bytes,
 				       &slot->scales_skip);
-	return true;
+	return STARTED;
 }
 
-/*
- * Have memory behind [begin, end) of the segment, which grows towards
- * `limit`, the end of the chunk.
- */
-static enum engram_status reserve(struct worker *w, uint64_t *reserved,
-				  uint64_t begin, uint64_t end, uint64_t limit)
+/* As many as are to be in flight; false: there are no more. */
+static bool start_blocks(struct loader_worker *w, enum engram_status *status)
 {
-	enum engram_status status;
+	const struct loader_setting setting =
+		loader_setting_unpack(atomic_load(&w->shared->setting));
+	enum start start = STARTED;
 
-	if (*reserved < begin || *reserved > limit)
-		*reserved = begin;
-	if (*reserved >= end)
-		return ENGRAM_OK;
-	end = (end + RESERVE_STEP - 1) / RESERVE_STEP * RESERVE_STEP;
-	if (end > limit)
-		end = limit;
-	status = engram_segment_reserve(w->shared->writer, *reserved,
-					end - *reserved, &w->err);
-	*reserved = end;
-	return status;
+	while (start == STARTED && !*status && w->count < setting.depth)
+		start = start_block(w, setting, status);
+	return start != NO_MORE;
 }
 
-static enum engram_status reserve_block(struct worker *w,
-					const struct loader_block *block)
-{
-	const struct engram_segment_header *h = w->pack.header;
-	const uint64_t end = block->row + block->rows;
-	const uint64_t limit = loader_plan_chunk_end(w->plan, block->chunk);
-	enum engram_status status;
+/* ---- packing ---- */
 
-	status = reserve(w, &w->codes_reserved,
-			 h->codes_offset + block->row * h->code_stride,
-			 h->codes_offset + end * h->code_stride,
-			 h->codes_offset + limit * h->code_stride);
-	if (!status && h->record_layout == ENGRAM_SPLIT && h->scale_stride)
-		status =
-			reserve(w, &w->scales_reserved,
-				h->scales_offset + block->row * h->scale_stride,
-				h->scales_offset + end * h->scale_stride,
-				h->scales_offset + limit * h->scale_stride);
-	return status;
+static void count_done(struct loader_worker *w, const struct slot *slot)
+{
+	const struct loader_plan *plan = &slot->target->plan;
+	const uint64_t bytes =
+		slot->block.rows * (plan->code_bytes + plan->scale_bytes);
+
+	atomic_fetch_add(&slot->target->progress->bytes_done, bytes);
+	atomic_fetch_add(&w->shared->progress->bytes_done, bytes);
 }
 
-static enum engram_status put_block(struct worker *w, struct slot *slot)
+static enum engram_status put_block(struct loader_worker *w,
+				    const struct slot *slot)
 {
+	struct loader_target *target = slot->target;
+	const struct loader_plan *plan = &target->plan;
 	const struct loader_block *block = &slot->block;
-	const uint64_t chunk_end = loader_plan_chunk_end(w->plan, block->chunk);
-	enum engram_status status = reserve_block(w, block);
+	enum engram_status status = loader_memory_have_rows(
+		&target->memory, block->row, block->row + block->rows, true,
+		&w->shared->stop, &w->err);
 
-	if (status)
+	/* It may be that it was stopped before there was memory. */
+	if (status || stopped(w->shared))
 		return status;
-	if (block->row == block->chunk * w->plan->chunk_rows)
-		pack_begin(&w->pack);
+	if (block->row == block->chunk * plan->chunk_rows)
+		pack_begin(&w->pack, target->base, target->header);
 	pack_rows(&w->pack, block->row, block->rows,
 		  slot->codes.buffer + slot->codes_skip,
-		  w->plan->scale_bytes ? slot->scales.buffer + slot->scales_skip
-				       : NULL);
-	if (block->row + block->rows == chunk_end)
-		engram_segment_writer_checksums(
-			w->shared->writer)[block->chunk] = pack_end(&w->pack);
+		  plan->scale_bytes ? slot->scales.buffer + slot->scales_skip
+				    : NULL);
+	if (block->row + block->rows ==
+	    loader_plan_chunk_end(plan, block->chunk))
+		target->checksums[block->chunk] = pack_end(&w->pack);
 	source_drop(slot->codes.source, slot->codes.offset, slot->codes.bytes);
-	if (w->plan->scale_bytes)
+	if (plan->scale_bytes)
 		source_drop(slot->scales.source, slot->scales.offset,
 			    slot->scales.bytes);
 	status = FAILPOINT_STATUS(load_block, &w->err);
-	if (status)
-		return status;
-	atomic_fetch_add(&w->shared->progress->bytes_done,
-			 block->rows *
-				 (w->plan->code_bytes + w->plan->scale_bytes));
-	return ENGRAM_OK;
+	if (!status)
+		count_done(w, slot);
+	return status;
 }
 
-static enum engram_status work(struct worker *w)
+/* ---- the thread ---- */
+
+static void blame(struct loader_worker *w, const struct loader_target *target)
 {
-	enum engram_status status = ENGRAM_OK;
+	engram_error_context(&w->err, "layer %" PRId32, target->layer_id);
+}
+
+static const struct loader_target *target_of(
+	const struct loader_worker *w, const struct reader_request *request)
+{
+	uint32_t i = 0;
+
+	while (request != &w->slots[i].codes && request != &w->slots[i].scales)
+		i++;
+	return w->slots[i].target;
+}
+
+/* One result, if any comes within a while.  False: it was left meanwhile. */
+static bool wait_for_read(struct loader_worker *w, enum engram_status *status)
+{
+	struct reader_request *request = NULL;
+	int result = 0, waited;
+
+	wait_begins(w);
+	waited = reader_wait(w->reader, &request, &result);
+	if (!wait_ends(w))
+		return false;
+	*status = reader_act(w->reader, waited, request, result, &w->err);
+	if (*status && request)
+		blame(w, target_of(w, request));
+	if (waited > 0 && result > 0)
+		atomic_fetch_add(&w->shared->bytes_read, (uint64_t)result);
+	return true;
+}
+
+/* False: it was left behind. */
+static bool work(struct loader_worker *w, enum engram_status *status)
+{
 	struct slot *slot;
 	bool more = true;
 
-	while (!stopped(w->shared)) {
-		while (more && !status && w->count < w->shared->depth)
-			more = start_block(w, &status);
-		if (status || !w->count)
-			return status;
+	while (!*status && !stopped(w->shared)) {
+		if (more)
+			more = start_blocks(w, status);
+		if (*status)
+			blame(w, w->target);
+		if (*status || !w->count)
+			break;
 		slot = &w->slots[w->first];
 		if (slot->codes.pending || slot->scales.pending) {
-			status = reader_step(w->reader, &w->err);
-		} else {
-			status = put_block(w, slot);
-			w->first = (w->first + 1) % w->shared->depth;
-			w->count--;
+			if (!wait_for_read(w, status))
+				return false;
+			continue;
 		}
-		if (status)
-			return status;
+		*status = put_block(w, slot);
+		if (*status)
+			blame(w, slot->target);
+		w->first = (w->first + 1) % w->num_slots;
+		w->count--;
 	}
-	return ENGRAM_OK;
+	return true;
 }
 
-void *loader_worker(void *shared)
+static void end(struct loader_worker *w, enum engram_status status)
 {
-	struct worker w = {0};
-	enum engram_status status = worker_init(&w, shared);
+	struct loader_shared *shared = w->shared;
 
-	if (!status)
-		status = work(&w);
 	if (status)
-		loader_fail(shared, status, &w.err);
-	worker_free(&w);
+		loader_fail(shared, status, &w->err);
+	pthread_mutex_lock(&shared->lock);
+	shared->working--;
+	pthread_cond_broadcast(&shared->changed);
+	pthread_mutex_unlock(&shared->lock);
+}
+
+static void *run(void *arg)
+{
+	struct loader_worker *w = arg;
+	enum engram_status status = set_up(w);
+	bool left = !status && !work(w, &status), drained;
+
+	/* Errors stop the others while this one waits for its reads. */
+	if (status)
+		loader_fail(w->shared, status, &w->err);
+	if (!left)
+		wait_begins(w);
+	drained = reader_close(w->reader);
+	if (!left)
+		left = !wait_ends(w);
+	free_own(w, drained);
+	if (left)
+		free(w);
+	else
+		end(w, status);
 	return NULL;
+}
+
+int loader_worker_start(struct loader_shared *shared, uint32_t lane,
+			struct loader_worker **out)
+{
+	struct loader_worker *w = calloc(1, sizeof(*w));
+	int r;
+
+	*out = NULL;
+	if (!w)
+		return ENOMEM;
+	w->shared = shared;
+	w->lane = lane;
+	r = pthread_create(&w->thread, NULL, run, w);
+	if (r)
+		free(w);
+	else
+		*out = w;
+	return r;
+}
+
+void loader_worker_join(struct loader_worker *w)
+{
+	pthread_join(w->thread, NULL);
+	free(w);
 }

@@ -48,7 +48,7 @@ static uint64_t outstanding(const struct memory_ledger *ledger)
 
 	LIST_FOREACH(promise, &ledger->promises, entry)
 	{
-		done = atomic_load(&promise->progress->bytes_done);
+		done = atomic_load(&promise->progress->bytes_touched);
 		bytes += done < promise->bytes ? promise->bytes - done : 0;
 	}
 	return bytes;

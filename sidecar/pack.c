@@ -11,15 +11,13 @@
 /* So many records of any size that is a multiple of 8 end with a cache line. */
 #define TILE_ROWS 8
 
-enum engram_status pack_init(struct pack *pack, void *base,
+enum engram_status pack_init(struct pack *pack,
 			     const struct engram_segment_header *header,
 			     struct engram_error *err)
 {
 	const uint64_t record = engram_segment_record_bytes(header);
 	enum engram_status status;
 
-	pack->base = base;
-	pack->header = header;
 	pack->code_bytes =
 		(uint64_t)header->dim * (header->dtype == ENGRAM_BF16 ? 2 : 1);
 	pack->scale_bytes = record - pack->code_bytes;
@@ -44,8 +42,11 @@ void pack_free(struct pack *pack)
 	pack->hash = NULL;
 }
 
-void pack_begin(struct pack *pack)
+void pack_begin(struct pack *pack, void *base,
+		const struct engram_segment_header *header)
 {
+	pack->base = base;
+	pack->header = header;
 	XXH3_64bits_reset(pack->hash);
 }
 
@@ -62,12 +63,27 @@ static void put_split(const struct pack *pack, uint64_t row, uint64_t rows,
 				  scales, rows * pack->scale_bytes);
 }
 
+/* A tile, and what it was made of. */
+static void put(const struct pack *pack, uint64_t row, uint64_t rows,
+		const uint8_t *codes, const uint8_t *scales)
+{
+	const uint64_t record = pack->code_bytes + pack->scale_bytes;
+
+	if (!pack->base)
+		return;
+	if (pack->header->record_layout == ENGRAM_PACKED)
+		engram_cpu_stream(pack->base + pack->header->codes_offset +
+					  row * record,
+				  pack->tile, rows * record);
+	else
+		put_split(pack, row, rows, codes, scales);
+}
+
 /* The source is read once, from wherever the drive has put it; the tile that
  * is made of it is hashed and leaves past the caches. */
 void pack_rows(struct pack *pack, uint64_t row, uint64_t rows,
 	       const uint8_t *codes, const uint8_t *scales)
 {
-	const struct engram_segment_header *h = pack->header;
 	const uint64_t record = pack->code_bytes + pack->scale_bytes;
 	uint64_t n;
 
@@ -76,12 +92,7 @@ void pack_rows(struct pack *pack, uint64_t row, uint64_t rows,
 		engram_cpu_interleave(pack->tile, codes, scales, n,
 				      pack->code_bytes, pack->scale_bytes);
 		XXH3_64bits_update(pack->hash, pack->tile, n * record);
-		if (h->record_layout == ENGRAM_PACKED)
-			engram_cpu_stream(pack->base + h->codes_offset +
-						  row * record,
-					  pack->tile, n * record);
-		else
-			put_split(pack, row, n, codes, scales);
+		put(pack, row, n, codes, scales);
 		codes += n * pack->code_bytes;
 		if (scales)
 			scales += n * pack->scale_bytes;

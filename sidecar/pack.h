@@ -10,7 +10,7 @@
 #include "engram_segment.h"
 
 struct pack {
-	uint8_t *base; /* of the segment */
+	uint8_t *base; /* of the segment, or NULL: only the checksum */
 	const struct engram_segment_header *header;
 	uint64_t code_bytes, scale_bytes; /* of a row */
 	XXH3_state_t *hash;
@@ -18,13 +18,16 @@ struct pack {
 	uint64_t tile_rows;
 };
 
-enum engram_status pack_init(struct pack *pack, void *base,
+/* For rows like those of `header`, of any segment. */
+enum engram_status pack_init(struct pack *pack,
 			     const struct engram_segment_header *header,
 			     struct engram_error *err);
 void pack_free(struct pack *pack);
 
-/* A chunk: begin, its rows in order, end, which gives its checksum. */
-void pack_begin(struct pack *pack);
+/* A chunk: begin, its rows in order, end, which gives its checksum.  Its
+ * records go to `base`, unless that is NULL. */
+void pack_begin(struct pack *pack, void *base,
+		const struct engram_segment_header *header);
 void pack_rows(struct pack *pack, uint64_t row, uint64_t rows,
 	       const uint8_t *codes, const uint8_t *scales);
 uint64_t pack_end(struct pack *pack);

@@ -109,30 +109,43 @@ static enum engram_status complete(struct reader *reader,
 	return go_on(reader, request, before, err);
 }
 
-enum engram_status reader_step(struct reader *reader, struct engram_error *err)
+int reader_wait(struct reader *reader, struct reader_request **request,
+		int *result)
 {
-	struct reader_request *request;
-	int result;
-	int r = reader->ops->next(reader, &request, &result);
+	*request = NULL;
+	return reader->ops->next(reader, request, result);
+}
 
-	if (r < 0)
-		return engine_failed("wait for reads", r, err);
-	if (r == 0)
+enum engram_status reader_act(struct reader *reader, int waited,
+			      struct reader_request *request, int result,
+			      struct engram_error *err)
+{
+	if (waited < 0)
+		return engine_failed("wait for reads", waited, err);
+	if (waited == 0)
 		return ENGRAM_OK;
 	reader->in_flight--;
 	return complete(reader, request, result, err);
 }
 
-bool reader_close(struct reader *reader)
+enum engram_status reader_step(struct reader *reader, struct engram_error *err)
 {
 	struct reader_request *request;
+	int result = 0;
+	const int waited = reader_wait(reader, &request, &result);
+
+	return reader_act(reader, waited, request, result, err);
+}
+
+bool reader_close(struct reader *reader)
+{
 	bool drained = true;
-	int result, r;
+	int r;
 
 	if (!reader)
 		return true;
 	while (reader->in_flight && drained) {
-		r = reader->ops->next(reader, &request, &result);
+		r = reader->ops->drain(reader);
 		if (r > 0)
 			reader->in_flight--;
 		drained = r >= 0;

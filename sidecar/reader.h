@@ -34,6 +34,9 @@ struct reader_ops {
 	 * one; -errno if the engine itself failed. */
 	int (*next)(struct reader *reader, struct reader_request **request,
 		    int *result);
+	/* One that is in flight is so no more, whatever came of it: 1; 0 if a
+	 * while passed without; -errno. */
+	int (*drain)(struct reader *reader);
 	/* Nothing is in flight, or the engine failed. */
 	void (*destroy)(struct reader *reader);
 };
@@ -57,8 +60,16 @@ enum engram_status reader_start(struct reader *reader,
 				struct reader_request *request,
 				struct engram_error *err);
 
-/* Take one result, if any comes within a while, and act on it.  A request is
- * whole when it is no longer pending.  Any error is final. */
+/* Wait a while for one result: 1 and it; 0 if none came; -errno if the engine
+ * itself failed.  Touches nothing but the reader and the buffers. */
+int reader_wait(struct reader *reader, struct reader_request **request,
+		int *result);
+/* Act on what reader_wait returned.  A request is whole when it is no longer
+ * pending.  Any error is final. */
+enum engram_status reader_act(struct reader *reader, int waited,
+			      struct reader_request *request, int result,
+			      struct engram_error *err);
+/* Both. */
 enum engram_status reader_step(struct reader *reader, struct engram_error *err);
 
 /*

@@ -37,13 +37,22 @@ static int pread_next(struct reader *reader, struct reader_request **request,
 	return 1;
 }
 
+/* What was queued was not begun. */
+static int pread_drain(struct reader *reader)
+{
+	(void)reader;
+	return 1;
+}
+
 static void pread_destroy(struct reader *reader)
 {
 	free(reader);
 }
 
-static const struct reader_ops pread_ops = {
-	.submit = pread_submit, .next = pread_next, .destroy = pread_destroy};
+static const struct reader_ops pread_ops = {.submit = pread_submit,
+					    .next = pread_next,
+					    .drain = pread_drain,
+					    .destroy = pread_destroy};
 
 int reader_pread_open(unsigned int depth, struct reader **out)
 {

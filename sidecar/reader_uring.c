@@ -63,6 +63,14 @@ static int uring_next(struct reader *reader, struct reader_request **request,
 	return 1;
 }
 
+static int uring_drain(struct reader *reader)
+{
+	struct reader_request *request;
+	int result;
+
+	return uring_next(reader, &request, &result);
+}
+
 static void uring_destroy(struct reader *reader)
 {
 	struct uring_reader *u = (struct uring_reader *)reader;
@@ -72,8 +80,10 @@ static void uring_destroy(struct reader *reader)
 	free(u);
 }
 
-static const struct reader_ops uring_ops = {
-	.submit = uring_submit, .next = uring_next, .destroy = uring_destroy};
+static const struct reader_ops uring_ops = {.submit = uring_submit,
+					    .next = uring_next,
+					    .drain = uring_drain,
+					    .destroy = uring_destroy};
 
 /* Flags that older kernels do not know are left out there. */
 static int ring_init(struct io_uring *ring, unsigned int entries)

@@ -92,7 +92,7 @@ static enum engram_status open_direct(struct source *source,
 	return ENGRAM_OK;
 }
 
-static enum engram_status check_size(const struct source *source,
+static enum engram_status check_size(struct source *source,
 				     struct engram_error *err)
 {
 	struct stat st;
@@ -104,6 +104,7 @@ static enum engram_status check_size(const struct source *source,
 		engram_error_path(err, "%s", source->path);
 		return status;
 	}
+	source->device = st.st_dev;
 	if ((uint64_t)st.st_size == source->size)
 		return ENGRAM_OK;
 	return source_shrank(source, (uint64_t)st.st_size, err);
@@ -166,16 +167,37 @@ static enum engram_status add_tensor(struct sources *sources,
 	return status;
 }
 
+static enum engram_status add_layer(struct sources *sources,
+				    const struct checkpoint *checkpoint,
+				    const struct checkpoint_layer *layer,
+				    bool scales, enum loader_direct wish,
+				    struct engram_error *err)
+{
+	enum engram_status status =
+		add_tensor(sources, checkpoint, &layer->weight, wish, err);
+
+	if (!status && scales)
+		status = add_tensor(sources, checkpoint, &layer->scale, wish,
+				    err);
+	if (status)
+		engram_error_context(err, "layer %" PRId32, layer->layer_id);
+	return status;
+}
+
 enum engram_status sources_open(struct sources *sources,
 				const struct checkpoint *checkpoint,
-				const struct checkpoint_layer *layer,
-				bool scales, enum loader_direct wish,
+				const struct checkpoint_layer *const *layers,
+				uint32_t num_layers, bool scales,
+				enum loader_direct wish,
 				struct engram_error *err)
 {
-	const size_t most =
-		(size_t)layer->weight.num_parts + layer->scale.num_parts + 2;
-	enum engram_status status;
+	enum engram_status status = ENGRAM_OK;
+	size_t most = 1;
+	uint32_t i;
 
+	for (i = 0; i < num_layers; i++)
+		most += (size_t)layers[i]->weight.num_parts +
+			layers[i]->scale.num_parts + 2;
 	sources->count = 0;
 	sources->files = calloc(most, sizeof(*sources->files));
 	if (!sources->files) {
@@ -184,10 +206,9 @@ enum engram_status sources_open(struct sources *sources,
 		engram_error_fix(err, "free some memory");
 		return status;
 	}
-	status = add_tensor(sources, checkpoint, &layer->weight, wish, err);
-	if (!status && scales)
-		status = add_tensor(sources, checkpoint, &layer->scale, wish,
-				    err);
+	for (i = 0; i < num_layers && !status; i++)
+		status = add_layer(sources, checkpoint, layers[i], scales, wish,
+				   err);
 	if (status)
 		sources_close(sources);
 	return status;

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "checkpoint.h"
 #include "loader.h"
@@ -22,6 +23,7 @@ struct source {
 	uint32_t file;	  /* of the checkpoint */
 	const char *path; /* the checkpoint's */
 	uint64_t size;	  /* when the checkpoint was opened */
+	dev_t device;	  /* of its file system */
 	uint32_t align;	  /* of offsets, lengths and memory */
 	_Atomic int fd;	  /* to read from */
 	_Atomic bool direct;
@@ -41,11 +43,12 @@ struct sources {
  */
 enum engram_status sources_open(struct sources *sources,
 				const struct checkpoint *checkpoint,
-				const struct checkpoint_layer *layer,
-				bool scales, enum loader_direct wish,
+				const struct checkpoint_layer *const *layers,
+				uint32_t num_layers, bool scales,
+				enum loader_direct wish,
 				struct engram_error *err);
 void sources_close(struct sources *sources);
-/* That of a file of the checkpoint, one that the layer is read from. */
+/* That of a file of the checkpoint, one that is read from. */
 struct source *sources_of(const struct sources *sources, uint32_t file);
 bool sources_direct(const struct sources *sources);
 uint32_t sources_align(const struct sources *sources);

@@ -86,9 +86,9 @@ static void pack(struct thread *t)
 	struct pack p;
 	uint64_t i;
 
-	if (pack_init(&p, t->base, &t->header, &err))
+	if (pack_init(&p, &t->header, &err))
 		die("pack_init");
-	pack_begin(&p);
+	pack_begin(&p, t->base, &t->header);
 	for (i = 0; i < t->blocks; i++) {
 		const uint8_t *from = t->bounce + i % BOUNCE * BLOCK;
 

@@ -36,6 +36,9 @@ enum action { PASS, RESULT, SHORT, TRUNCATE, OVERWRITE, REMOVE, CANCEL };
 static enum action action;
 static _Atomic int countdown;
 static int result;
+/* While the drive stalls no read returns; reads that were begun. */
+static _Atomic bool stalled;
+static _Atomic int held;
 /* Is this the call that fails? */
 static bool hit(_Atomic int *counter)
 {
@@ -84,12 +87,24 @@ static int planted(uint8_t *buffer, uint64_t at, uint64_t bytes, int res)
 	return came;
 }
 
+static void hold_reads(void)
+{
+	if (atomic_load(&stalled))
+		atomic_fetch_add(&held, 1);
+	while (atomic_load(&stalled))
+		usleep(1000);
+}
+
 ssize_t __real_preadv(int fd, const struct iovec *iov, int n, off_t at);
 ssize_t __wrap_preadv(int fd, const struct iovec *iov, int n, off_t at);
 ssize_t __wrap_preadv(int fd, const struct iovec *iov, int n, off_t at)
 {
-	ssize_t r = __real_preadv(fd, iov, n, at);
-	int res = r < 0 ? -errno : (int)r;
+	ssize_t r;
+	int res;
+
+	hold_reads();
+	r = __real_preadv(fd, iov, n, at);
+	res = r < 0 ? -errno : (int)r;
 
 	if (hit(&countdown))
 		res = planted(iov->iov_base, (uint64_t)at, iov->iov_len, res);
@@ -115,7 +130,14 @@ int __wrap_io_uring_submit_and_wait_timeout(struct io_uring *ring,
 					    struct __kernel_timespec *ts,
 					    sigset_t *mask)
 {
-	int r = __real_io_uring_submit_and_wait_timeout(ring, cqe, n, ts, mask);
+	int r;
+
+	if (atomic_load(&stalled)) {
+		atomic_fetch_add(&held, 1);
+		usleep(1000);
+		return -ETIME;
+	}
+	r = __real_io_uring_submit_and_wait_timeout(ring, cqe, n, ts, mask);
 
 	if (*cqe && hit(&countdown)) {
 		const struct reader_request *request =
@@ -186,8 +208,7 @@ static enum engram_status attempt(enum loader_engine engine, uint64_t rows,
 	loader_case_segment(&c, instance);
 	if (calls)
 		inject_arm(calls);
-	status = loader_fill(&c.checkpoint, &c.layer, c.writer, &o, &progress,
-			     &report, &err);
+	status = loader_case_fill(&c, &o, &progress, &report, &err);
 	if (calls)
 		CHECK(inject_disarm());
 	if (!status)
@@ -371,6 +392,45 @@ static void test_calls(enum loader_engine engine)
 	CHECK(call_fault(engine, "fstat", 1) == ENGRAM_ESYS);
 }
 
+static void *cancel_once_held(void *ctx)
+{
+	while (atomic_load(&held) < 2)
+		usleep(1000);
+	atomic_store(&progress.cancel, true);
+	return ctx;
+}
+
+/* A drive that does not answer holds nobody up: a load is cancelled while it
+ * stalls, and what waits for it is gone once it answers. */
+static void test_stall(enum loader_engine engine)
+{
+	struct loader_case c = {.rows = 65536,
+				.dim = 1024,
+				.dtype = ENGRAM_F8_E4M3,
+				.scheme = ENGRAM_SCALE_UE8M0_BLOCK,
+				.layout = ENGRAM_PACKED,
+				.codes_at = 664};
+	struct loader_options o = {engine, direct, 2, 4, 16384};
+	const int fds = count_fds(), threads = count_threads();
+	pthread_t id;
+
+	memset(&progress, 0, sizeof(progress));
+	loader_case_files(&c);
+	loader_case_segment(&c, instance);
+	atomic_store(&held, 0);
+	atomic_store(&stalled, true);
+	CHECK(!pthread_create(&id, NULL, cancel_once_held, NULL));
+	CHECK(loader_case_fill(&c, &o, &progress, &report, &err) ==
+	      ENGRAM_ECANCELED);
+	CHECK(!pthread_join(id, NULL));
+	loader_case_free(&c);
+	CHECK(!count_names("/dev/shm", instance));
+	CHECK(count_threads() > threads);
+	atomic_store(&stalled, false);
+	while (count_threads() > threads || count_fds() > fds)
+		usleep(1000);
+}
+
 static void *nothing(void *ctx)
 {
 	return ctx;
@@ -420,6 +480,7 @@ static void test_engine(enum loader_engine engine)
 	test_reads(engine);
 	test_direct(engine);
 	test_calls(engine);
+	test_stall(engine);
 }
 
 int main(void)

@@ -114,6 +114,17 @@ static inline void loader_case_segment(struct loader_case *c,
 	CHECK_OK(engram_segment_create(&backing, &spec, &c->writer, &err));
 }
 
+static inline enum engram_status loader_case_fill(
+	struct loader_case *c, const struct loader_options *options,
+	struct loader_progress *progress, struct loader_report *report,
+	struct engram_error *err)
+{
+	const struct loader_layer layer = {&c->layer, c->writer};
+
+	return loader_fill(&c->checkpoint, &layer, 1, options, progress, report,
+			   err);
+}
+
 static inline void loader_case_check(struct loader_case *c)
 {
 	const struct engram_segment_header *h =

@@ -16,8 +16,7 @@ static void load(struct loader_case *c, const struct loader_options *o,
 	int fds = count_fds(), fd;
 
 	loader_case_segment(c, instance);
-	CHECK_OK(loader_fill(&c->checkpoint, &c->layer, c->writer, o, &progress,
-			     &report, &err));
+	CHECK_OK(loader_case_fill(c, o, &progress, &report, &err));
 	h = engram_segment_writer_header(c->writer);
 	CHECK(atomic_load(&progress.bytes_done) ==
 	      c->rows * engram_segment_record_bytes(h));
@@ -30,7 +29,7 @@ static void load(struct loader_case *c, const struct loader_options *o,
 	CHECK_OK(engram_segment_reopen(c->writer, &fd, &err));
 	CHECK_OK(engram_segment_map_fd(fd, 0, UINT64_MAX, &map, &err));
 	close(fd);
-	CHECK_OK(loader_verify(&map, 2, &progress, &err));
+	CHECK_OK(loader_verify(&map, 2, &progress, &progress.layers[0], &err));
 	CHECK(atomic_load(&progress.bytes_verified) ==
 	      atomic_load(&progress.bytes_done));
 	memcpy(id, map.header->content_id, 16);
@@ -102,19 +101,20 @@ static void bad_chunk(struct loader_case *c)
 	int fd;
 
 	loader_case_segment(c, instance);
-	CHECK_OK(loader_fill(&c->checkpoint, &c->layer, c->writer, &o,
-			     &progress, &report, &err));
+	CHECK_OK(loader_case_fill(c, &o, &progress, &report, &err));
 	engram_segment_writer_checksums(c->writer)[1] ^= 1;
 	CHECK_OK(engram_segment_publish(c->writer, &err));
 	CHECK_OK(engram_segment_reopen(c->writer, &fd, &err));
 	CHECK_OK(engram_segment_map_fd(fd, 0, UINT64_MAX, &map, &err));
 	close(fd);
-	CHECK(loader_verify(&map, 2, &progress, &err) == ENGRAM_ECHECKSUM);
+	CHECK(loader_verify(&map, 2, &progress, &progress.layers[0], &err) ==
+	      ENGRAM_ECHECKSUM);
 	CHECK(strstr(err.message, "chunk 1: "));
 	CHECK(strstr(err.message, "rows 63550..127100 "));
 	CHECK_STR(err.fix, "reload the table; if it recurs, suspect memory");
 	atomic_store(&progress.cancel, true);
-	CHECK(loader_verify(&map, 2, &progress, &err) == ENGRAM_ECANCELED);
+	CHECK(loader_verify(&map, 2, &progress, &progress.layers[0], &err) ==
+	      ENGRAM_ECANCELED);
 	engram_segment_unmap(&map);
 }
 

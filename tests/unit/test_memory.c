@@ -133,7 +133,7 @@ static void test_promises(void **state)
 			    "4194304 bytes are needed, and the host "
 			    "(MemAvailable) has 3145728 available");
 	/* What it has touched is gone from MemAvailable. */
-	atomic_store(&one.bytes_done, 2 * MIB);
+	atomic_store(&one.bytes_touched, 2 * MIB);
 	assert_int_equal(
 		memory_admit(&ledger, &memfd, &need4, &two, &second, &err),
 		ENGRAM_OK);
