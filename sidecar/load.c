@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "adopt.h"
 #include "checkpoint.h"
@@ -13,16 +11,13 @@
 #include "load.h"
 #include "log.h"
 
-/* Locked this much at a time, so that a cancellation is noticed. */
-#define LOCK_BYTES (UINT64_C(1) << 30)
-
 /* A layer before it has memory. */
 struct plan {
 	struct engram_segment_spec spec;
 	struct engram_segment_source *sources;
 };
 
-static enum engram_status canceled(struct job *job, struct engram_error *err)
+enum engram_status load_canceled(struct job *job, struct engram_error *err)
 {
 	if (!atomic_load(&job->progress.cancel))
 		return ENGRAM_OK;
@@ -84,7 +79,7 @@ static enum engram_status create_layers(const struct load *load,
 		struct generation_layer *layer = &gen->layers[i];
 
 		layer->layer_id = checkpoint->layers[i].layer_id;
-		status = canceled(job, err);
+		status = load_canceled(job, err);
 		if (status)
 			return status;
 		status = engram_segment_create(&load->backing, &plans[i].spec,
@@ -140,7 +135,7 @@ enum engram_status load_verify(const struct generation *gen, uint32_t threads,
 	show_layers(gen, &job->progress);
 	job_set_phase(job, JOB_CHECKING);
 	for (i = 0; i < gen->num_layers; i++) {
-		status = canceled(job, err);
+		status = load_canceled(job, err);
 		if (status)
 			return status;
 		generation_layer_map(&gen->layers[i], &map);
@@ -152,65 +147,6 @@ enum engram_status load_verify(const struct generation *gen, uint32_t threads,
 			return status;
 		}
 	}
-	return ENGRAM_OK;
-}
-
-static enum engram_status lock_layer(const struct generation_layer *layer,
-				     struct job *job, struct engram_error *err)
-{
-	uint64_t offset, bytes, total = layer->header->total_bytes;
-	char *base = engram_segment_writer_base(layer->writer);
-	enum engram_status status;
-
-	for (offset = 0; offset < total; offset += bytes) {
-		status = canceled(job, err);
-		if (status)
-			return status;
-		bytes = total - offset < LOCK_BYTES ? total - offset
-						    : LOCK_BYTES;
-		if (mlock(base + offset, bytes) == 0)
-			continue;
-		engram_error_sys(err, errno, "mlock of layer %d",
-				 (int)layer->layer_id);
-		/* Only the limit makes it fail: the pages are there. */
-		err->status = ENGRAM_EMEMLOCK;
-		engram_error_fix(err, "set LimitMEMLOCK=infinity in the unit "
-				      "(docker: --ulimit memlock=-1)");
-		return err->status;
-	}
-	return ENGRAM_OK;
-}
-
-static void unlock_layers(struct generation *gen)
-{
-	uint32_t i;
-
-	for (i = 0; i < gen->num_layers; i++)
-		munlock(engram_segment_writer_base(gen->layers[i].writer),
-			gen->layers[i].header->total_bytes);
-}
-
-enum engram_status load_lock(struct generation *gen, enum memory_lock lock,
-			     struct job *job, struct engram_error *err)
-{
-	enum engram_status status;
-	uint32_t i;
-
-	if (lock == MEMORY_LOCK_OFF)
-		return ENGRAM_OK;
-	/* Rather not at all than in part. */
-	status = memory_lockable(gen->bytes, err);
-	for (i = 0; !status && i < gen->num_layers; i++)
-		status = lock_layer(&gen->layers[i], job, err);
-	if (!status) {
-		gen->locked = true;
-		return ENGRAM_OK;
-	}
-	if (lock == MEMORY_LOCK_REQUIRE || status == ENGRAM_ECANCELED)
-		return status;
-	unlock_layers(gen);
-	log_failure(LOG_WARN, "memory is not locked", err);
-	engram_error_clear(err);
 	return ENGRAM_OK;
 }
 
@@ -237,10 +173,13 @@ static enum engram_status build(struct load *load,
 				struct engram_error *err)
 {
 	struct generation *gen = load->gen;
+	bool lock_later = false;
 	enum engram_status status;
 	uint64_t start;
 
 	status = create_layers(load, checkpoint, plans, gen, job, err);
+	if (!status)
+		status = load_lock_ahead(gen, load->lock, &lock_later, err);
 	if (!status)
 		status = fill_layers(load, checkpoint, gen, job, err);
 	if (status)
@@ -253,7 +192,8 @@ static enum engram_status build(struct load *load,
 		gen->report.seconds_verify = clock_seconds_since(start);
 	}
 	FAILPOINT(load_checked);
-	status = load_lock(gen, load->lock, job, err);
+	if (lock_later)
+		status = load_lock(gen, load->lock, job, err);
 	if (!status)
 		status = FAILPOINT_STATUS(load_locked, err);
 	if (!status)
@@ -261,7 +201,7 @@ static enum engram_status build(struct load *load,
 	if (!status)
 		status = huge_pages_check(gen, &load->backing, err);
 	if (!status)
-		status = canceled(job, err);
+		status = load_canceled(job, err);
 	if (!status)
 		status = publish_layers(gen, err);
 	return status;

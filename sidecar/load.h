@@ -35,6 +35,16 @@ enum engram_status load_build(struct load *load, struct job *job,
 enum engram_status load_lock(struct generation *gen, enum memory_lock lock,
 			     struct job *job, struct engram_error *err);
 
+/* The same for a generation that has no pages yet: each is pinned when it is
+ * faulted in, and no pass over all is needed.  *later: this kernel can not, and
+ * load_lock is due when they are there. */
+enum engram_status load_lock_ahead(struct generation *gen,
+				   enum memory_lock lock, bool *later,
+				   struct engram_error *err);
+
+/* ENGRAM_ECANCELED if somebody has asked for it. */
+enum engram_status load_canceled(struct job *job, struct engram_error *err);
+
 /* Read every layer back and compare with its checksums. */
 enum engram_status load_verify(const struct generation *gen, uint32_t threads,
 			       struct job *job, struct engram_error *err);

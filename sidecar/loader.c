@@ -231,6 +231,18 @@ static enum engram_status add_target(struct loader_shared *shared,
 	return status;
 }
 
+/* Once more for all: workers read ahead into what others have dropped. */
+static void drop_all(const struct loader_shared *shared)
+{
+	const struct loader_plan *plan;
+	uint32_t i;
+
+	for (i = 0; i < shared->num_targets; i++) {
+		plan = &shared->targets[i].plan;
+		loader_plan_drop(plan, &shared->sources, 0, plan->rows);
+	}
+}
+
 static void free_targets(struct loader_shared *shared)
 {
 	uint32_t i;
@@ -292,17 +304,6 @@ static enum engram_status open_sources(struct loader_shared *shared,
 	return status;
 }
 
-static void init_lock(struct loader_shared *shared)
-{
-	pthread_condattr_t clock;
-
-	pthread_mutex_init(&shared->lock, NULL);
-	pthread_condattr_init(&clock);
-	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-	pthread_cond_init(&shared->changed, &clock);
-	pthread_condattr_destroy(&clock);
-}
-
 static enum engram_status fill(struct loader_shared *shared,
 			       const struct checkpoint *checkpoint,
 			       const struct loader_layer *layers,
@@ -317,10 +318,12 @@ static enum engram_status fill(struct loader_shared *shared,
 				      options->direct, err);
 	if (status)
 		return status;
-	init_lock(shared);
+	pthread_mutex_init(&shared->lock, NULL);
+	pthread_cond_init(&shared->changed, NULL);
 	status = run(shared, options, report, err);
 	if (!status)
 		status = outcome(shared, checkpoint, layers, err);
+	drop_all(shared);
 	pthread_cond_destroy(&shared->changed);
 	pthread_mutex_destroy(&shared->lock);
 	loader_queue_free(&shared->queue);

@@ -101,6 +101,34 @@ struct loader_block loader_plan_block(const struct loader_plan *plan,
 	return block;
 }
 
+static void drop(const struct checkpoint_tensor *tensor, uint64_t row_bytes,
+		 const struct sources *sources, uint64_t row, uint64_t rows)
+{
+	const struct loader_place place =
+		loader_plan_place(tensor, row_bytes, row);
+
+	source_drop(sources_of(sources, place.file), place.offset,
+		    rows * row_bytes);
+}
+
+void loader_plan_drop(const struct loader_plan *plan,
+		      const struct sources *sources, uint64_t row_begin,
+		      uint64_t row_end)
+{
+	struct loader_block block;
+	uint64_t row;
+
+	if (sources_direct(sources))
+		return;
+	for (row = row_begin; row < row_end; row += block.rows) {
+		block = loader_plan_block(plan, row, row_end - row);
+		drop(plan->codes, plan->code_bytes, sources, row, block.rows);
+		if (plan->scale_bytes)
+			drop(plan->scales, plan->scale_bytes, sources, row,
+			     block.rows);
+	}
+}
+
 struct loader_window loader_plan_window(uint64_t begin, uint64_t bytes,
 					uint64_t align)
 {

@@ -9,6 +9,7 @@
 #include "checkpoint.h"
 #include "engram_segment.h"
 #include "loader.h"
+#include "sources.h"
 
 struct loader_plan {
 	uint64_t rows;
@@ -57,6 +58,12 @@ struct loader_place loader_plan_place(const struct checkpoint_tensor *tensor,
 struct loader_block loader_plan_block(const struct loader_plan *plan,
 				      uint64_t row, uint64_t most_rows);
 uint64_t loader_plan_chunk_end(const struct loader_plan *plan, uint64_t chunk);
+
+/* These rows are in place: the page cache need not hold what buffered reads of
+ * them have left there.  Whole chunks, as it holds files in large pieces. */
+void loader_plan_drop(const struct loader_plan *plan,
+		      const struct sources *sources, uint64_t row_begin,
+		      uint64_t row_end);
 
 struct loader_window loader_plan_window(uint64_t begin, uint64_t bytes,
 					uint64_t align);

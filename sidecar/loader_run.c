@@ -122,7 +122,6 @@ static void look(struct crew *crew)
 	}
 }
 
-/* shared->changed waits by this clock. */
 static struct timespec from_now(uint64_t ns)
 {
 	const uint64_t at = clock_ns() + ns;
@@ -139,7 +138,8 @@ static void conduct(struct crew *crew)
 	pthread_mutex_lock(&shared->lock);
 	while (shared->working) {
 		until = from_now(LOOK_NS);
-		pthread_cond_timedwait(&shared->changed, &shared->lock, &until);
+		pthread_cond_clockwait(&shared->changed, &shared->lock,
+				       CLOCK_MONOTONIC, &until);
 		pthread_mutex_unlock(&shared->lock);
 		look(crew);
 		pthread_mutex_lock(&shared->lock);

@@ -328,12 +328,12 @@ static enum engram_status put_block(struct loader_worker *w,
 		  plan->scale_bytes ? slot->scales.buffer + slot->scales_skip
 				    : NULL);
 	if (block->row + block->rows ==
-	    loader_plan_chunk_end(plan, block->chunk))
+	    loader_plan_chunk_end(plan, block->chunk)) {
 		target->checksums[block->chunk] = pack_end(&w->pack);
-	source_drop(slot->codes.source, slot->codes.offset, slot->codes.bytes);
-	if (plan->scale_bytes)
-		source_drop(slot->scales.source, slot->scales.offset,
-			    slot->scales.bytes);
+		loader_plan_drop(plan, &w->shared->sources,
+				 block->chunk * plan->chunk_rows,
+				 block->row + block->rows);
+	}
 	status = FAILPOINT_STATUS(load_block, &w->err);
 	if (!status)
 		count_done(w, slot);

@@ -22,5 +22,5 @@ $B/tests/test_loader_faults: FAULT_WRAPS := preadv io_uring_queue_init \
 CHECK_TESTS += $(FAULT_BIN)
 CHECK_DEPS += $(FAULT_BIN)
 $B/tests/test_load_faults: FAULT_WRAPS := strdup asprintf scandir read preadv \
-	stat mlock
+	stat mlock mlock2
 $B/tests/test_load_faults: | $$(SYNTH)

@@ -39,6 +39,11 @@ int __real_stat(const char *path, struct stat *st);
 int __wrap_stat(const char *path, struct stat *st);
 int __real_mlock(const void *base, size_t bytes);
 int __wrap_mlock(const void *base, size_t bytes);
+int __real_mlock2(const void *base, size_t bytes, unsigned int flags);
+int __wrap_mlock2(const void *base, size_t bytes, unsigned int flags);
+
+/* Of a kernel that has none. */
+static bool no_mlock2;
 
 #define FAIL(call, interruptible, usual, value)                              \
 	do {                                                                 \
@@ -101,6 +106,17 @@ int __wrap_mlock(const void *base, size_t bytes)
 	return __real_mlock(base, bytes);
 }
 
+/* Kernels that do not know it are told from limits. */
+int __wrap_mlock2(const void *base, size_t bytes, unsigned int flags)
+{
+	FAIL("mlock2", false, no_mlock2 ? ENOSYS : ENOMEM, -1);
+	if (no_mlock2) {
+		errno = ENOSYS;
+		return -1;
+	}
+	return __real_mlock2(base, bytes, flags);
+}
+
 /* ---- the load ---- */
 
 static char instance[64];
@@ -115,6 +131,7 @@ struct way {
 	enum engram_backing_kind backing;
 	bool adopts; /* what is there is left to the next */
 	enum adopt_mode adopt;
+	bool no_mlock2;
 };
 
 /* What engramd would show: all layers, with the right bytes. */
@@ -210,6 +227,8 @@ static void sweep(const struct way *way)
 	const int fds = count_fds();
 	int nth, survived = 0;
 
+	no_mlock2 = way->no_mlock2;
+
 	for (nth = 1;; nth++) {
 		struct engram_error err = {0};
 		enum engram_status status;
@@ -294,9 +313,11 @@ static void test_left(void)
 {
 	static const struct way ways[] = {
 		{"adopted, verified", LOADER_PREADV, ENGRAM_PACKED,
-		 MEMORY_LOCK_OFF, ENGRAM_BACKING_SHM, true, ADOPT_VERIFY},
+		 MEMORY_LOCK_OFF, ENGRAM_BACKING_SHM, true, ADOPT_VERIFY,
+		 false},
 		{"adopted, locked", LOADER_PREADV, ENGRAM_PACKED,
-		 MEMORY_LOCK_REQUIRE, ENGRAM_BACKING_SHM, true, ADOPT_TRUST},
+		 MEMORY_LOCK_REQUIRE, ENGRAM_BACKING_SHM, true, ADOPT_TRUST,
+		 false},
 	};
 	static const int numbers[] = {ENOMEM, EMFILE, ENFILE};
 	struct engram_error err;
@@ -312,11 +333,15 @@ int main(int argc, char **argv)
 {
 	static const struct way ways[] = {
 		{"preadv, packed, shm", LOADER_PREADV, ENGRAM_PACKED,
-		 MEMORY_LOCK_TRY, ENGRAM_BACKING_SHM, false, ADOPT_OFF},
+		 MEMORY_LOCK_TRY, ENGRAM_BACKING_SHM, false, ADOPT_OFF, false},
+		{"preadv, packed, shm, locked at the end", LOADER_PREADV,
+		 ENGRAM_PACKED, MEMORY_LOCK_REQUIRE, ENGRAM_BACKING_SHM, false,
+		 ADOPT_OFF, true},
 		{"preadv, split, memfd, locked", LOADER_PREADV, ENGRAM_SPLIT,
-		 MEMORY_LOCK_REQUIRE, ENGRAM_BACKING_MEMFD, false, ADOPT_OFF},
+		 MEMORY_LOCK_REQUIRE, ENGRAM_BACKING_MEMFD, false, ADOPT_OFF,
+		 false},
 		{"any engine, packed, shm", LOADER_AUTO, ENGRAM_PACKED,
-		 MEMORY_LOCK_OFF, ENGRAM_BACKING_SHM, false, ADOPT_OFF},
+		 MEMORY_LOCK_OFF, ENGRAM_BACKING_SHM, false, ADOPT_OFF, false},
 	};
 
 	(void)argc;
