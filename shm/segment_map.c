@@ -57,12 +57,14 @@ static enum engram_status check_identity(const struct engram_segment_header *h,
 	if (!h->magic || !h->abi_version)
 		return engram_error_set(err, ENGRAM_ENOTREADY,
 					"the segment is still being written");
-	if (h->abi_version != ENGRAM_ABI_VERSION)
-		return engram_error_set(err, ENGRAM_EVERSION,
-					"the segment has ABI version %u, this "
-					"program reads %u",
-					h->abi_version, ENGRAM_ABI_VERSION);
-	return ENGRAM_OK;
+	if (h->abi_version == ENGRAM_ABI_VERSION)
+		return ENGRAM_OK;
+	engram_error_set(err, ENGRAM_EVERSION,
+			 "the segment has ABI version %u, this program reads "
+			 "%u",
+			 h->abi_version, ENGRAM_ABI_VERSION);
+	engram_error_figures(err, ENGRAM_ABI_VERSION, h->abi_version);
+	return ENGRAM_EVERSION;
 }
 
 static enum engram_status check_sizes(const struct engram_segment_header *h,

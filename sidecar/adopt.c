@@ -151,11 +151,24 @@ static void remove_others(const struct load *load, const struct left *left,
 	}
 }
 
+static void refuse(struct engram_error *err)
+{
+	/* An upgrade is the one reason that nobody has changed anything. */
+	const bool upgraded = err->status == ENGRAM_EVERSION;
+
+	if (upgraded)
+		engram_error_set(err, ENGRAM_EVERSION,
+				 "a reload is needed, the ABI changed from "
+				 "version %" PRIu64 " to %" PRIu64,
+				 err->available, err->needed);
+	log_failure(upgraded ? LOG_WARN : LOG_INFO, "not adopted", err);
+}
+
 /* The newest that is what would be built now. */
 static enum engram_status find_fit(
 	const struct load *load, const struct engram_segment_spec *const *specs,
 	uint32_t num_layers, const struct left *left, struct generation **out,
-	struct engram_error *err)
+	struct engram_error *refused, struct engram_error *err)
 {
 	const char *table = load->spec->config.name;
 	uint64_t number = UINT64_MAX;
@@ -165,25 +178,29 @@ static enum engram_status find_fit(
 			return ENGRAM_OK;
 		if (lacking(err))
 			return keep(err);
-		log_failure(LOG_INFO, "not adopted", err);
+		refuse(err);
+		if (!refused->status)
+			*refused = *err;
 	}
 	return ENGRAM_OK;
 }
 
 enum engram_status adopt_generation(
 	const struct load *load, const struct engram_segment_spec *const *specs,
-	uint32_t num_layers, struct generation **out, struct engram_error *err)
+	uint32_t num_layers, struct generation **out,
+	struct engram_error *refused, struct engram_error *err)
 {
 	enum engram_status status;
 	struct left left = {0};
 
 	*out = NULL;
+	engram_error_clear(refused);
 	status = engram_segment_list(&load->backing, load->instance,
 				     &left.entries, &left.count, err);
 	if (status)
 		return lacking(err) ? keep(err) : status;
 	FAILPOINT(adopt_listed);
-	status = find_fit(load, specs, num_layers, &left, out, err);
+	status = find_fit(load, specs, num_layers, &left, out, refused, err);
 	if (!status)
 		remove_others(load, &left, *out ? (*out)->number : 0);
 	free(left.entries);

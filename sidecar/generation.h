@@ -33,6 +33,8 @@ struct generation {
 	bool adopted;		     /* not loaded by this process */
 	struct loader_report report; /* of all layers together */
 	char huge_advice[256]; /* what would give more huge pages, or "" */
+	char not_adopted[256]; /* why it was loaded though a former engramd had
+				* left the table, or "" */
 
 	/* Leases and unsent replies that need the descriptors: the loop's.
 	 * `idle` is called when the last one goes. */

@@ -42,6 +42,8 @@ struct job {
 	struct loader_progress progress;
 	_Atomic int phase; /* enum job_phase */
 	_Atomic uint64_t phase_start_ns;
+	char not_adopted[256]; /* see generation.h; once it is set: */
+	_Atomic bool refused;
 
 	/* In the job's thread.  Whatever it returns is the job's result. */
 	enum engram_status (*run)(struct job *job, struct engram_error *err);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -236,17 +237,30 @@ static enum engram_status admit_and_build(struct load *load,
 static enum engram_status find_left(const struct load *load,
 				    const struct plan *plans, uint32_t n,
 				    struct generation **out,
+				    struct engram_error *refused,
 				    struct engram_error *err)
 {
 	const struct engram_segment_spec *specs[ENGRAM_LAYERS_MAX];
 	uint32_t i;
 
 	*out = NULL;
+	engram_error_clear(refused);
 	if (load->adopt == ADOPT_OFF)
 		return ENGRAM_OK;
 	for (i = 0; i < n; i++)
 		specs[i] = &plans[i].spec;
-	return adopt_generation(load, specs, n, out, err);
+	return adopt_generation(load, specs, n, out, refused, err);
+}
+
+/* For people who wonder why it is loaded. */
+static void tell_refused(const struct load *load, struct job *job,
+			 const struct engram_error *refused)
+{
+	snprintf(load->gen->not_adopted, sizeof(load->gen->not_adopted),
+		 "%.255s", refused->message);
+	memcpy(job->not_adopted, load->gen->not_adopted,
+	       sizeof(job->not_adopted));
+	atomic_store(&job->refused, true);
 }
 
 /*
@@ -259,15 +273,20 @@ static enum engram_status adopt(struct load *load, const struct plan *plans,
 				struct engram_error *err)
 {
 	struct generation *gen;
-	enum engram_status status = find_left(load, plans, n, &gen, err);
+	struct engram_error refused;
+	enum engram_status status =
+		find_left(load, plans, n, &gen, &refused, err);
 
 	*adopted = false;
+	if (!status && !gen && refused.status)
+		tell_refused(load, job, &refused);
 	if (status || !gen)
 		return status;
 	if (load->adopt == ADOPT_VERIFY)
 		status = load_verify(gen, load->options.threads, job, err);
 	if (status == ENGRAM_ECHECKSUM) {
 		log_failure(LOG_WARN, "not adopted", err);
+		tell_refused(load, job, err);
 		engram_error_clear(err);
 		generation_free(gen);
 		job_set_phase(job, JOB_READING);

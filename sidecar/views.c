@@ -148,7 +148,7 @@ json_t *view_table(const struct table *table)
 
 	return json_pack(
 		"{s:s, s:s, s:I, s:o, s:o, s:s, s:b, s:I, s:I, s:I, s:o, s:o,"
-		" s:o, s:b, s:b, s:o, s:o}",
+		" s:o, s:b, s:o, s:b, s:o, s:o}",
 		"name", table->name, "state",
 		engram_table_state_name(table->state), "generation",
 		(json_int_t)(gen ? gen->number : 0), "content_id",
@@ -163,6 +163,9 @@ json_t *view_table(const struct table *table)
 			   : json_null(),
 		"error", failure_or_null(table->failed, &table->error),
 		"loader", view_report(gen), "adopted", gen && gen->adopted,
+		"not_adopted",
+		gen && gen->not_adopted[0] ? view_text(gen->not_adopted)
+					   : json_null(),
 		"locked", gen && gen->locked, "huge_advice",
 		gen && gen->huge_advice[0] ? view_text(gen->huge_advice)
 					   : json_null(),
@@ -190,7 +193,7 @@ json_t *view_job(struct job *job)
 	bool known = running && rate > 0 && total >= done;
 
 	return json_pack(
-		"{s:I, s:s, s:s, s:s, s:I, s:I, s:f, s:o, s:s, s:f, s:o}",
+		"{s:I, s:s, s:s, s:s, s:I, s:I, s:f, s:o, s:s, s:f, s:o, s:o}",
 		"job", (json_int_t)job->id, "kind", job_kind_name(job->kind),
 		"table", job->table, "state", job_state_name(job->state),
 		"bytes_total", (json_int_t)total, "bytes_done",
@@ -198,7 +201,10 @@ json_t *view_job(struct job *job)
 		known ? json_real((double)(total - done) / rate) : json_null(),
 		"phase", job_phase_name(phase), "age_seconds",
 		(double)(now - job->start_ns) / 1e9, "error",
-		failure_or_null(job->state == JOB_FAILED, &job->error));
+		failure_or_null(job->state == JOB_FAILED, &job->error),
+		"not_adopted",
+		atomic_load(&job->refused) ? view_text(job->not_adopted)
+					   : json_null());
 }
 
 static json_t *view_lease(const struct lease *lease)

@@ -51,6 +51,16 @@ static void print_lacking(const json_t *table)
 	       *advice ? "\n" : "");
 }
 
+/* Of a table, or of a running load: people expect it to be taken over. */
+static void print_not_adopted(const char *name, const json_t *object)
+{
+	const char *why = cli_text(object, "not_adopted", "");
+
+	if (*why)
+		printf("%s: not taken over from the last engramd: %s\n", name,
+		       why);
+}
+
 static void add_percent(struct cli_columns *c, int percent)
 {
 	if (percent < 0)
@@ -103,6 +113,7 @@ static void print_tables(const json_t *tables)
 			printf("%s: last load failed: %s\n",
 			       cli_text(table, "name", "?"),
 			       cli_text(error, "message", "?"));
+		print_not_adopted(cli_text(table, "name", "?"), table);
 		print_lacking(table);
 	}
 }
@@ -121,6 +132,7 @@ static void print_jobs(const json_t *jobs)
 		       cli_text(job, "state", "?"),
 		       cli_bytes(done, cli_number(job, "bytes_done")),
 		       cli_bytes(total, cli_number(job, "bytes_total")));
+		print_not_adopted(cli_text(job, "table", "?"), job);
 	}
 }
 

@@ -211,6 +211,17 @@ def test_huge_pages_are_lacking(sidecar):
         assert len(lines) == 2 and "  -     2       00ff" in lines[1]
 
 
+def test_not_taken_over(sidecar):
+    """After an upgrade: of a table, and while it loads."""
+    why = "a reload is needed, the ABI changed from version 1 to 2"
+    server = sidecar(
+        status={**STATUS, "tables": [{**TABLE, "not_adopted": why}],
+                "jobs": [{**JOB, "table": "big", "not_adopted": why}]})
+    lines = ctl(server, "status").stdout.splitlines()
+    for name in "demo", "big":
+        assert f"{name}: not taken over from the last engramd: {why}" in lines
+
+
 def test_clients(sidecar):
     server = sidecar(clients={"clients": [
         {"connection": 2, "pid": 10, "uid": 0, "gid": 0, "name": "vllm",

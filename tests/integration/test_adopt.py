@@ -111,8 +111,12 @@ def damage(sidecar):
         file.write(bytes([byte[0] ^ 1]))
 
 
-@pytest.mark.parametrize("what", ["source", "config", "layer", "records",
-                                  "header", "temporary"])
+WHY = {"source": "its sources differ", "config": "its ",
+       "layer": "No such file or directory", "records": "checksum",
+       "header": "header checksum", "temporary": "No such file or directory"}
+
+
+@pytest.mark.parametrize("what", WHY)
 def test_changed_meanwhile(make, checkpoint, what):
     """It is loaded anew, and what was left is gone."""
     sidecar = make([table(checkpoint)])
@@ -140,9 +144,38 @@ def test_changed_meanwhile(make, checkpoint, what):
     sidecar.start()
     client, after = ready(sidecar)
     assert not after["adopted"]
+    assert WHY[what] in after["not_adopted"]
     assert not set(inodes(sidecar).values()) & set(before.values())
     job = client.finish(client.call("verify", table="demo")["job"])
     assert job["state"] == "done"
+
+
+@pytest.mark.parametrize("load", ["start", "on_demand"])
+def test_of_another_abi(make, checkpoint, load):
+    """An upgrade: what was left is loaded anew, and it is said why."""
+    sidecar = make([table(checkpoint, load=load)])
+    sidecar.client().have("demo")
+    kill(sidecar)
+    for name in inodes(sidecar):
+        with open(engramd.SHM / name, "r+b") as file:
+            file.seek(8)
+            ours = int.from_bytes(file.read(4), "little")
+            file.seek(8)
+            file.write((ours + 7).to_bytes(4, "little"))
+    sidecar.start()
+    client = sidecar.client()
+    after = client.have("demo")
+    why = ("a reload is needed, the ABI changed from version "
+           f"{ours + 7} to {ours}")
+    assert not after["adopted"]
+    line = next(line for line in sidecar.log().splitlines()
+                if "not adopted" in line)
+    assert why in line and "level=warn" in line
+    if load == "start":
+        assert after["not_adopted"] == why
+        client.finish(client.call("unload", table="demo")["job"])
+        client.load("demo")
+    assert client.table("demo")["not_adopted"] is None
 
 
 def test_damage_that_is_trusted_is_found_by_verify(make, checkpoint):

@@ -32,6 +32,7 @@ class TableStatus(TypedDict, total=False):
     error: dict[str, Any] | None
     loader: dict[str, Any] | None
     adopted: bool
+    not_adopted: str | None
     locked: bool
     huge_advice: str | None
     layers: list[LayerStatus]
@@ -49,6 +50,7 @@ class Job(TypedDict, total=False):
     eta_seconds: float | None
     age_seconds: float
     error: dict[str, Any] | None
+    not_adopted: str | None
 
 
 class Status(TypedDict, total=False):
