@@ -45,7 +45,8 @@ AT(engram_control_table, bytes_done, 88);
 AT(engram_control_table, content_id, 96);
 AT(engram_control_table, loads, 112);
 AT(engram_control_table, load_failures, 120);
-AT(engram_control_table, reserved, 128);
+AT(engram_control_table, sequence, 128);
+AT(engram_control_table, reserved, 136);
 static_assert(sizeof(struct engram_control_table) == 256, "table size");
 static_assert(sizeof(struct engram_control_page) ==
 		      248 + 256 * ENGRAM_CONTROL_TABLES,
@@ -265,15 +266,39 @@ static enum engram_status random_epoch(uint64_t *epoch,
 	return ENGRAM_OK;
 }
 
+void engram_control_publish(struct engram_control_table *slot,
+			    uint64_t generation, const uint64_t content_id[2])
+{
+	/* The owner alone stores it; a former one may have died at this. */
+	const uint64_t odd = engram_control_load64(&slot->sequence) | 1;
+
+	engram_control_store64(&slot->sequence, odd);
+	engram_control_order_stores();
+	FAILPOINT(publish_midway);
+	engram_control_store64(&slot->content_id[0], content_id[0]);
+	engram_control_store64(&slot->content_id[1], content_id[1]);
+	engram_control_store64(&slot->generation, generation);
+	engram_control_store64(&slot->sequence, odd + 1);
+}
+
+void engram_control_clear(struct engram_control_table *slot)
+{
+	/* A reader may be between two looks at the sequence: it stays. */
+	memset(slot, 0, offsetof(struct engram_control_table, sequence));
+	memset(slot->reserved, 0, sizeof(slot->reserved));
+}
+
 static void withdraw_tables(struct engram_control_page *p)
 {
+	static const uint64_t none[2];
 	int i;
 
 	/* Generations first: a reader that sees the slot sees no table. */
 	for (i = 0; i < ENGRAM_CONTROL_TABLES; i++)
-		engram_control_store64(&p->tables[i].generation, 0);
+		engram_control_publish(&p->tables[i], 0, none);
 	engram_control_order_stores();
-	memset(p->tables, 0, sizeof(p->tables));
+	for (i = 0; i < ENGRAM_CONTROL_TABLES; i++)
+		engram_control_clear(&p->tables[i]);
 }
 
 static void write_page(struct engram_control_page *p, const char *instance,

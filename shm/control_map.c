@@ -127,6 +127,44 @@ static int read_slot(const struct engram_control_table *slot, const char *name,
 	return ours;
 }
 
+/* Changes are few and short: this many in a row are one that was not ended. */
+#define TRIES 1000
+
+static int read_current(const struct engram_control_table *slot,
+			const char *name, uint64_t *generation,
+			uint64_t content_id[2])
+{
+	uint64_t sequence;
+	int ours, tries = 0;
+
+	do {
+		if (tries++ == TRIES)
+			return 0;
+		sequence = engram_control_load64(&slot->sequence);
+		*generation = engram_control_load64(&slot->generation);
+		content_id[0] = engram_control_load64(&slot->content_id[0]);
+		content_id[1] = engram_control_load64(&slot->content_id[1]);
+		ours = !strncmp(slot->name, name, sizeof(slot->name));
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	} while (sequence % 2 ||
+		 engram_control_load64(&slot->sequence) != sequence);
+	return ours && *generation;
+}
+
+int engram_control_current(const struct engram_control_page *page,
+			   const char *name, uint64_t *generation,
+			   uint64_t content_id[2])
+{
+	int i;
+
+	for (i = 0; i < ENGRAM_CONTROL_TABLES; i++)
+		if (read_current(&page->tables[i], name, generation,
+				 content_id))
+			return 1;
+	*generation = content_id[0] = content_id[1] = 0;
+	return 0;
+}
+
 uint64_t engram_control_generation(const struct engram_control_page *page,
 				   const char *name)
 {

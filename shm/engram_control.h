@@ -46,11 +46,12 @@ struct engram_control_table {		/* 256 bytes */
 	uint32_t leases;	/* atomic: of all generations */
 	uint64_t bytes_total;	/* atomic: of the load that runs or ran last */
 	uint64_t bytes_done;	/* atomic */
-	uint64_t content_id[2]; /* of `generation`; read between two equal
-				 * reads of generation */
+	uint64_t content_id[2]; /* of `generation`: engram_control_current */
 	uint64_t loads;		/* atomic: completed since boot */
 	uint64_t load_failures; /* atomic */
-	uint64_t reserved[16];
+	uint64_t sequence;	/* atomic: odd while the generation and its
+				 * content id change, never the same again */
+	uint64_t reserved[15];
 };
 
 struct engram_control_page {
@@ -128,10 +129,27 @@ enum engram_status engram_control_map_fd(int fd,
 					 struct engram_error *err);
 void engram_control_unmap(const struct engram_control_page *page);
 
+/*
+ * engramd: show a generation and its content id (XXH3-128, low word first), or
+ * with generation 0 none.  Who reads the generation alone sees the one before
+ * until it sees this one, and never neither; a generation may come back, so
+ * the two are read together by engram_control_current.
+ */
+void engram_control_publish(struct engram_control_table *slot,
+			    uint64_t generation, const uint64_t content_id[2]);
+/* engramd: make a slot that shows no generation free for another table. */
+void engram_control_clear(struct engram_control_table *slot);
+
 /* The current generation of the table called `name`, 0 for none; no system
  * call.  Slots are given to other tables, by this sidecar and the next. */
 uint64_t engram_control_generation(const struct engram_control_page *page,
 				   const char *name);
+/* The same, with its content id.  Returns 0, and sets all to 0, when there is
+ * none, or when the sidecar died while it changed them: the next one will
+ * tell. */
+int engram_control_current(const struct engram_control_page *page,
+			   const char *name, uint64_t *generation,
+			   uint64_t content_id[2]);
 
 #ifdef __cplusplus
 }

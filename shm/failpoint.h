@@ -49,7 +49,7 @@
 	X(segment_published, sidecar)                                         \
 	X(publish_identified, sidecar) /* all layers */                       \
 	X(publish_begin, sidecar)      /* the loop has the generation */      \
-	X(publish_withdrawn, sidecar)  /* the page shows none */              \
+	X(publish_midway, sidecar)     /* the page is in between */           \
 	X(publish_shown, sidecar)      /* the page shows it */                \
 	/* attaching */                                                       \
 	X(attach_asked, sidecar)                                              \
@@ -62,6 +62,8 @@
 	X(free_begin, sidecar)                                                \
 	X(free_unlinked, sidecar) /* a layer's name, not its memory */        \
 	X(free_done, sidecar)                                                 \
+	X(old_free_begin, sidecar) /* of a superseded generation */           \
+	X(old_free_done, sidecar)                                             \
 	/* stopping */                                                        \
 	X(stop_begin, sidecar)                                                \
 	X(stop_deaf, sidecar) /* the socket is gone */                        \

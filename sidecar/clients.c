@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -144,6 +145,27 @@ void clients_finish(struct server *server)
 		gather_client_ended(&server->gather, client);
 		end_leases(client);
 		conn_finish(client->conn);
+	}
+}
+
+void clients_name_holders(const struct server *server,
+			  const struct generation *gen, char *out, size_t size)
+{
+	const struct client *client;
+	size_t at = 0;
+	int n;
+
+	*out = '\0';
+	TAILQ_FOREACH(client, &server->clients, entry)
+	{
+		if (!lease_of(client, gen))
+			continue;
+		n = snprintf(out + at, size - at, "%spid %d (%s)",
+			     at ? ", " : "", (int)client->peer.pid,
+			     client->name);
+		if (n < 0 || (size_t)n >= size - at)
+			return;
+		at += (size_t)n;
 	}
 }
 

@@ -12,6 +12,9 @@ void clients_accept(void *ctx, int fd);
 /* The sidecar stops: end all leases, and each connection once what waits for
  * it is sent. */
 void clients_finish(struct server *server);
+/* Who has leases of a generation, "pid 4711 (engine), ..."; "" for nobody. */
+void clients_name_holders(const struct server *server,
+			  const struct generation *gen, char *out, size_t size);
 /* Close all at once. */
 void clients_free(struct server *server);
 

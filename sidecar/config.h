@@ -35,6 +35,15 @@ struct config_access {
 	size_t num_gids;
 };
 
+/* How a generation of a table is replaced by the next. */
+enum reload_mode { RELOAD_BESIDE = 0, RELOAD_DRAIN_FIRST };
+
+struct config_reload {
+	enum reload_mode mode;
+	uint32_t drain_seconds;	 /* who holds the old one that long is named */
+	uint32_t retain_seconds; /* keep the old one so long for a rollback */
+};
+
 struct config_table {
 	char *name;
 	char *checkpoint;
@@ -47,6 +56,7 @@ struct config_table {
 	char **scale_patterns;
 	char *token_map; /* file, or NULL */
 	struct table_format format;
+	struct config_reload reload;
 };
 
 struct config {

@@ -5,7 +5,9 @@
 
 #include "config_parts.h"
 
-#define PATTERN_BYTES_MAX 255
+#define PATTERN_BYTES_MAX  255
+#define DRAIN_SECONDS_DFLT 60
+#define SECONDS_MAX	   1000000
 
 static const char *const layout_names[] = {"packed", "split", NULL};
 static const enum engram_record_layout layouts[] = {ENGRAM_PACKED,
@@ -125,6 +127,22 @@ static void read_layers(struct json_view *v, struct config_table *table)
 	table->num_layers = config_layers(v, array, table->layers);
 }
 
+static void read_reload(struct json_view *top, struct config_reload *out)
+{
+	static const char *const names[] = {"beside", "drain_first", NULL};
+	struct json_view v;
+
+	*out = (struct config_reload){.drain_seconds = DRAIN_SECONDS_DFLT};
+	if (!config_section_begin(top, &v, "reload"))
+		return;
+	out->mode = (enum reload_mode)json_view_enum(&v, "mode", names, 0);
+	out->drain_seconds = (uint32_t)json_view_int(
+		&v, "drain_seconds", 1, SECONDS_MAX, DRAIN_SECONDS_DFLT);
+	out->retain_seconds = (uint32_t)json_view_int(&v, "retain_seconds", 0,
+						      SECONDS_MAX, 0);
+	config_section_end(top, &v);
+}
+
 /* What must not stand beside each other. */
 static void check_token_map(struct json_view *v, const struct config_table *t)
 {
@@ -158,6 +176,7 @@ enum engram_status config_parse_table(json_t *value, const char *path,
 	config_read_rows(&v, &out->format);
 	config_read_hash(&v, &out->format);
 	check_token_map(&v, out);
+	read_reload(&v, &out->reload);
 	status = json_view_end(&v);
 	if (status)
 		config_table_free(out);

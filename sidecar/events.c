@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "events.h"
 #include "log.h"
 #include "rpc.h"
@@ -69,6 +70,18 @@ void events_client(struct server *server, const struct client *client,
 		broadcast(server, "event.client",
 			  json_pack("{s:I, s:s}", "connection",
 				    (json_int_t)client->id, "change", change));
+}
+
+void events_overdue(struct server *server, const struct generation *gen)
+{
+	if (any_subscriber(server))
+		broadcast(server, "event.overdue",
+			  json_pack("{s:s, s:I, s:f, s:o}", "table",
+				    gen->table->name, "generation",
+				    (json_int_t)gen->number,
+				    "superseded_seconds",
+				    clock_seconds_since(gen->since_ns),
+				    "holders", view_holders(server, gen)));
 }
 
 void events_shutdown(struct server *server)

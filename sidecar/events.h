@@ -14,6 +14,8 @@ void events_table(struct server *server, struct table *table);
 void events_job(struct server *server, struct job *job);
 void events_client(struct server *server, const struct client *client,
 		   const char *change);
+/* A superseded generation has been held for too long. */
+void events_overdue(struct server *server, const struct generation *gen);
 void events_shutdown(struct server *server);
 /* Once a second: progress of jobs, and tables marked `changed`. */
 void events_tick(struct server *server);

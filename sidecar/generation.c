@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include "generation.h"
+#include "spec.h"
 
 struct generation *generation_new(uint64_t number, uint32_t num_layers)
 {
@@ -27,30 +28,46 @@ struct generation *generation_new(uint64_t number, uint32_t num_layers)
 	return gen;
 }
 
-static void let_go(struct generation *gen,
-		   void (*discard)(struct engram_segment_writer *w))
+void generation_release(struct generation *gen, bool leave)
 {
 	uint32_t i;
 
-	if (!gen)
-		return;
 	for (i = 0; i < gen->num_layers; i++) {
-		if (gen->layers[i].fd >= 0)
-			close(gen->layers[i].fd);
-		discard(gen->layers[i].writer);
+		struct generation_layer *layer = &gen->layers[i];
+
+		if (layer->fd >= 0)
+			close(layer->fd);
+		layer->fd = -1;
+		if (leave)
+			engram_segment_leave(layer->writer);
+		else
+			engram_segment_discard(layer->writer);
+		layer->writer = NULL;
+		layer->header = NULL;
 	}
+}
+
+void generation_delete(struct generation *gen)
+{
+	table_spec_put(gen->spec);
 	free(gen->layers);
 	free(gen);
 }
 
 void generation_free(struct generation *gen)
 {
-	let_go(gen, engram_segment_discard);
+	if (!gen)
+		return;
+	generation_release(gen, false);
+	generation_delete(gen);
 }
 
 void generation_leave(struct generation *gen)
 {
-	let_go(gen, engram_segment_leave);
+	if (!gen)
+		return;
+	generation_release(gen, true);
+	generation_delete(gen);
 }
 
 enum engram_status generation_identify(struct generation *gen,
@@ -75,6 +92,63 @@ enum engram_status generation_identify(struct generation *gen,
 	return ENGRAM_OK;
 }
 
+struct fact {
+	const char *name;
+	int64_t is, was;
+};
+
+static enum engram_status same_facts(const struct fact *facts, size_t n,
+				     struct engram_error *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (facts[i].is == facts[i].was)
+			continue;
+		return engram_error_set(err, ENGRAM_EGEOMETRY,
+					"%s is %lld where it was %lld",
+					facts[i].name, (long long)facts[i].is,
+					(long long)facts[i].was);
+	}
+	return ENGRAM_OK;
+}
+
+enum engram_status generation_fits(const struct generation *gen, uint32_t index,
+				   const struct engram_segment_header *h,
+				   uint64_t token_map_len,
+				   struct engram_error *err)
+{
+	const struct engram_segment_header *was =
+		index < gen->num_layers ? gen->layers[index].header : NULL;
+
+	if (!was)
+		return engram_error_set(err, ENGRAM_EGEOMETRY,
+					"layer %d is one more than before",
+					(int)h->layer_id);
+	const struct fact facts[] = {
+		{"layer_id", h->layer_id, was->layer_id},
+		{"record layout", h->record_layout, was->record_layout},
+		{"dtype", h->dtype, was->dtype},
+		{"scale scheme", h->scale_scheme, was->scale_scheme},
+		{"dim", h->dim, was->dim},
+		{"block_size", h->block_size, was->block_size},
+		{"min_ngram", h->min_ngram, was->min_ngram},
+		{"max_ngram", h->max_ngram, was->max_ngram},
+		{"num_heads", h->num_heads, was->num_heads},
+		{"num_cols", h->num_cols, was->num_cols},
+		{"pad_id", h->pad_id, was->pad_id},
+		{"length of the token map", (int64_t)token_map_len,
+		 (int64_t)was->token_map.count},
+		{"num_cuts", h->num_cuts, was->num_cuts},
+		{"cut_ids",
+		 memcmp(h->cut_ids, was->cut_ids, sizeof(h->cut_ids)) != 0, 0},
+	};
+	enum engram_status status =
+		same_facts(facts, sizeof(facts) / sizeof(facts[0]), err);
+
+	if (status)
+		engram_error_context(err, "layer %d", (int)h->layer_id);
+	return status;
+}
+
 void generation_get(struct generation *gen)
 {
 	gen->users++;
@@ -85,7 +159,7 @@ void generation_put(void *arg)
 	struct generation *gen = arg;
 
 	if (--gen->users == 0 && gen->idle)
-		gen->idle(gen->idle_ctx);
+		gen->idle(gen);
 }
 
 void generation_layer_map(const struct generation_layer *layer,

@@ -2,13 +2,14 @@
 /*
  * One generation of a table in memory: its published segments, and who uses
  * it.  Built in a load job's thread, then handed to the loop; immutable from
- * there on but for `users`.
+ * there on but for what is the loop's.
  */
 #ifndef ENGRAMD_GENERATION_H
 #define ENGRAMD_GENERATION_H
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "engram_kernels.h"
 #include "engram_segment.h"
@@ -23,6 +24,9 @@ struct generation_layer {
 				      * known */
 };
 
+struct table;
+struct table_spec;
+
 struct generation {
 	uint64_t number;
 	struct generation_layer *layers;
@@ -36,23 +40,48 @@ struct generation {
 	char not_adopted[256]; /* why it was loaded though a former engramd had
 				* left the table, or "" */
 
-	/* Leases and unsent replies that need the descriptors: the loop's.
-	 * `idle` is called when the last one goes. */
+	/* ---- the loop's ---- */
+	struct table *table;
+	struct table_spec *spec; /* what it was built from; a reference */
+	/* Leases, unsent replies that need the descriptors, and jobs that read
+	 * it.  `idle` is called when the last one goes. */
 	unsigned int users;
-	void (*idle)(void *ctx);
-	void *idle_ctx;
+	unsigned int leases; /* of these */
+	void (*idle)(struct generation *gen);
+	/* of one that is lent no more (table_generations.c) */
+	TAILQ_ENTRY(generation) entry;
+	uint64_t since_ns; /* when it was superseded */
+	bool unwanted;	   /* it is not kept for a rollback */
+	bool overdue;	   /* it is reported that it is still held */
+	struct job *freeing;
 };
 
-struct generation *generation_new(uint64_t number, uint32_t num_layers);
-/* Discards every segment: takes long, never in the loop.  NULL is allowed. */
-void generation_free(struct generation *gen);
+TAILQ_HEAD(generation_list, generation);
 
-/* The same, but published segments stay for a later engramd to adopt. */
+struct generation *generation_new(uint64_t number, uint32_t num_layers);
+/* Let go of every segment, and remove it or, with `leave`, keep what was
+ * published for a later engramd to adopt: takes long, never in the loop. */
+void generation_release(struct generation *gen, bool leave);
+/* What is left then, the loop's references too. */
+void generation_delete(struct generation *gen);
+/* Both, for one that the loop does not know yet.  NULL is allowed. */
+void generation_free(struct generation *gen);
 void generation_leave(struct generation *gen);
 
 /* The content id of all layers, which are published, and their descriptors. */
 enum engram_status generation_identify(struct generation *gen,
 				       struct engram_error *err);
+
+/*
+ * Can who holds `gen` change over to a layer of this header, with so long a
+ * token map, at `index`?  Row counts, primes, multipliers and contents may
+ * differ; what sizes and strides of requests follow from may not.
+ * ENGRAM_EGEOMETRY says what differs.
+ */
+enum engram_status generation_fits(const struct generation *gen, uint32_t index,
+				   const struct engram_segment_header *h,
+				   uint64_t token_map_len,
+				   struct engram_error *err);
 
 void generation_get(struct generation *gen);
 void generation_put(void *gen);

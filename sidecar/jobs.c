@@ -9,7 +9,8 @@
 
 const char *job_kind_name(enum job_kind kind)
 {
-	static const char *const names[] = {"load", "unload", "verify"};
+	static const char *const names[] = {"load", "unload", "verify",
+					    "reload", "free"};
 
 	return names[kind];
 }

@@ -19,7 +19,7 @@
 
 #define JOBS_KEPT 256 /* ended ones that job.get still knows */
 
-enum job_kind { JOB_LOAD, JOB_UNLOAD, JOB_VERIFY };
+enum job_kind { JOB_LOAD, JOB_UNLOAD, JOB_VERIFY, JOB_RELOAD, JOB_FREE };
 enum job_state { JOB_RUNNING, JOB_DONE, JOB_FAILED, JOB_CANCELED };
 enum job_phase { JOB_READING, JOB_CHECKING, JOB_WAITING, JOB_FREEING };
 
@@ -38,6 +38,8 @@ struct job {
 	char table[ENGRAM_NAME_MAX + 1];
 	uint64_t start_ns, end_ns;
 	struct engram_error error; /* of an ended job */
+	uint64_t generation;	   /* that came of it, 0: none */
+	bool unchanged;		   /* a reload that had nothing to do */
 
 	struct loader_progress progress;
 	_Atomic int phase; /* enum job_phase */

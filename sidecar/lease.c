@@ -46,6 +46,7 @@ enum engram_status lease_new(struct client *client, struct table *table,
 	}
 	lease->id = ++client->server->next_lease;
 	generation_get(lease->gen);
+	lease->gen->leases++;
 	table_lease(table, 1, lease->writable);
 	LIST_INSERT_HEAD(&client->leases, lease, entry);
 	*out = lease;
@@ -62,10 +63,22 @@ struct lease *lease_find(const struct client *client, uint64_t id)
 	return NULL;
 }
 
+struct lease *lease_of(const struct client *client,
+		       const struct generation *gen)
+{
+	struct lease *lease;
+
+	LIST_FOREACH(lease, &client->leases, entry)
+	if (lease->gen == gen)
+		return lease;
+	return NULL;
+}
+
 void lease_end(struct lease *lease)
 {
 	gather_lease_ended(&lease->client->server->gather, lease);
 	LIST_REMOVE(lease, entry);
+	lease->gen->leases--;
 	table_lease(lease->table, -1, lease->writable);
 	/* Last: it may start the freeing of the table. */
 	generation_put(lease->gen);

@@ -42,6 +42,9 @@ enum engram_status lease_new(struct client *client, struct table *table,
 			     const struct lease_terms *terms,
 			     struct lease **out, struct engram_error *err);
 struct lease *lease_find(const struct client *client, uint64_t id);
+/* Any that it has of that generation, or NULL. */
+struct lease *lease_of(const struct client *client,
+		       const struct generation *gen);
 void lease_end(struct lease *lease);
 
 #endif

@@ -308,6 +308,34 @@ static enum engram_status adopt(struct load *load, const struct plan *plans,
 	return ENGRAM_OK;
 }
 
+/* Is there anything to do at all, and is it what clients can take? */
+static enum engram_status compare_with_current(struct load *load,
+					       const struct plan *plans,
+					       uint32_t n,
+					       struct engram_error *err)
+{
+	const struct generation *was = load->current;
+	enum engram_status status = ENGRAM_OK;
+	struct engram_error differs;
+	uint32_t i;
+
+	load->unchanged = !load->force && n == was->num_layers;
+	for (i = 0; i < n && load->unchanged; i++)
+		load->unchanged = !engram_segment_compare(
+			was->layers[i].header, &plans[i].spec, &differs);
+	if (load->unchanged || !load->fit)
+		return ENGRAM_OK;
+	if (n < was->num_layers)
+		return engram_error_set(err, ENGRAM_EGEOMETRY,
+					"there are %u layers where there were "
+					"%u",
+					n, was->num_layers);
+	for (i = 0; i < n && !status; i++)
+		status = generation_fits(was, i, &plans[i].spec.head,
+					 plans[i].spec.token_map_len, err);
+	return status;
+}
+
 static enum engram_status adopt_or_build(struct load *load,
 					 const struct checkpoint *checkpoint,
 					 const struct plan *plans,
@@ -352,7 +380,9 @@ enum engram_status load_build(struct load *load, struct job *job,
 	status = plan_layers(load, checkpoint, plans, &need, job, err);
 	if (!status)
 		status = FAILPOINT_STATUS(load_planned, err);
-	if (!status)
+	if (!status && load->current)
+		status = compare_with_current(load, plans, n, err);
+	if (!status && !load->unchanged && !load->look_only)
 		status = adopt_or_build(load, checkpoint, plans, &need, job,
 					err);
 out:
@@ -360,9 +390,10 @@ out:
 		free(plans[i].sources);
 	free(plans);
 	checkpoint_free(checkpoint);
-	if (status) {
+	if (status)
 		engram_error_context(err, "table \"%s\"",
 				     load->spec->config.name);
+	if (status || load->unchanged || load->look_only) {
 		/* Before the job ends, so that its memory is free then. */
 		generation_free(load->gen);
 		load->gen = NULL;

@@ -22,8 +22,15 @@ struct load {
 	struct table_spec *spec;
 	uint64_t number; /* of the generation to build */
 	enum adopt_mode adopt;
-	bool adopt_only;	/* and do not read the checkpoint's records */
+	bool adopt_only; /* and do not read the checkpoint's records */
+	/* a reload: the generation there is, which `gen` shall replace */
+	struct generation *current;
+	bool force;	/* even if the checkpoint is what it was */
+	bool fit;	/* it is lent: the new one has to fit its clients */
+	bool look_only; /* up to where the old one has to go first */
+
 	struct generation *gen; /* the result, on ENGRAM_OK */
+	bool unchanged;		/* or this: there is nothing to do */
 };
 
 /* All layers are published or none.  Progress is over all layers: they are

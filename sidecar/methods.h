@@ -30,6 +30,11 @@ RPC_METHOD_DECL(method_tables);
 RPC_METHOD_DECL(method_load);
 RPC_METHOD_DECL(method_unload);
 RPC_METHOD_DECL(method_verify);
+/* methods_reload.c */
+RPC_METHOD_DECL(method_reload);
+RPC_METHOD_DECL(method_publish);
+RPC_METHOD_DECL(method_discard);
+RPC_METHOD_DECL(method_rollback);
 /* methods_attach.c */
 RPC_METHOD_DECL(method_attach);
 RPC_METHOD_DECL(method_detach);
@@ -43,6 +48,15 @@ RPC_METHOD_DECL(method_job_get);
 RPC_METHOD_DECL(method_job_wait);
 RPC_METHOD_DECL(method_job_cancel);
 
+/* Ahead of all that starts something: ENGRAM_EDRAINING once the sidecar
+ * stops. */
+enum engram_status method_stopping(const struct rpc_call *call,
+				   struct engram_error *err);
+/* {"job", "generation"}: a job that was started, or what there is already;
+ * NULL and 0 are left out, or null. */
+enum engram_status method_reply_job(struct rpc_call *call,
+				    const struct job *job, uint64_t generation,
+				    struct engram_error *err);
 /* The table that the parameter `table` names; NULL with ENGRAM_ENOTFOUND. */
 struct table *method_table(struct rpc_call *call, struct engram_error *err);
 /* The lease that the parameter `lease` names; NULL with ENGRAM_ENOTFOUND. */

@@ -15,9 +15,14 @@ static enum engram_status check_ready(struct rpc_call *call,
 		return ENGRAM_OK;
 	call->job = table->job;
 	if (table->state == ENGRAM_TABLE_DRAINING) {
+		bool replaced = table->job && table->job->kind == JOB_RELOAD;
+
 		engram_error_set(err, ENGRAM_EDRAINING,
-				 "table \"%s\" is being unloaded", table->name);
-		engram_error_fix(err, "load it again once it is absent");
+				 "table \"%s\" is being %s", table->name,
+				 replaced ? "replaced" : "unloaded");
+		engram_error_fix(err, replaced ? "wait for the job"
+					       : "load it again once it is "
+						 "absent");
 		return ENGRAM_EDRAINING;
 	}
 	engram_error_set(err, ENGRAM_ENOTREADY, "table \"%s\" is %s%s%s",

@@ -50,7 +50,7 @@ RPC_METHOD_DECL(method_tables)
 
 /* ---- load, unload, verify ---- */
 
-static enum engram_status reply_job(struct rpc_call *call,
+enum engram_status method_reply_job(struct rpc_call *call,
 				    const struct job *job, uint64_t generation,
 				    struct engram_error *err)
 {
@@ -64,7 +64,7 @@ static enum engram_status reply_job(struct rpc_call *call,
 	return call->result ? ENGRAM_OK : rpc_no_memory(err);
 }
 
-static enum engram_status stopping(struct rpc_call *call,
+enum engram_status method_stopping(const struct rpc_call *call,
 				   struct engram_error *err)
 {
 	if (!call->server->stopping)
@@ -160,7 +160,7 @@ RPC_METHOD_DECL(method_load)
 	enum engram_status status;
 	struct job *job;
 
-	status = stopping(call, err);
+	status = method_stopping(call, err);
 	if (!status)
 		status = table && !tells_afresh(call, table)
 				 ? check_known(call, table, err)
@@ -174,8 +174,8 @@ RPC_METHOD_DECL(method_load)
 			table_settle(table);
 		return status;
 	}
-	return reply_job(call, job, table->current ? table->current->number : 0,
-			 err);
+	return method_reply_job(
+		call, job, table->current ? table->current->number : 0, err);
 }
 
 RPC_METHOD_DECL(method_unload)
@@ -193,7 +193,7 @@ RPC_METHOD_DECL(method_unload)
 	}
 	if (!job)
 		table_settle(table);
-	return reply_job(call, job, 0, err);
+	return method_reply_job(call, job, 0, err);
 }
 
 RPC_METHOD_DECL(method_verify)
@@ -204,11 +204,11 @@ RPC_METHOD_DECL(method_verify)
 
 	if (!table)
 		return ENGRAM_ENOTFOUND;
-	status = stopping(call, err);
+	status = method_stopping(call, err);
 	if (!status)
 		status = table_verify(table, &job, err);
 	if (!status)
-		return reply_job(call, job, 0, err);
+		return method_reply_job(call, job, 0, err);
 	if (status == ENGRAM_EBUSY)
 		call->job = job;
 	return status;

@@ -18,6 +18,17 @@
 
 #define STOP_SECONDS 60 /* then names are removed, and memory left to exit */
 
+static void on_overdue(void *ctx, struct generation *gen)
+{
+	events_overdue(ctx, gen);
+}
+
+static void name_holders(void *ctx, const struct generation *gen, char *out,
+			 size_t size)
+{
+	clients_name_holders(ctx, gen, out, size);
+}
+
 static void on_table_changed(void *ctx, struct table *table)
 {
 	log_debug("table changed", LOG_S("table", table->name),
@@ -256,6 +267,10 @@ static enum engram_status start(struct server *server, struct engram_error *err)
 					   .group = config->socket_group,
 					   .accepted = clients_accept,
 					   .ctx = server};
+	const struct tables_hooks hooks = {.changed = on_table_changed,
+					   .overdue = on_overdue,
+					   .holders = name_holders,
+					   .ctx = server};
 	enum engram_status status;
 
 	server->base = event_base_new();
@@ -269,7 +284,7 @@ static enum engram_status start(struct server *server, struct engram_error *err)
 		return status;
 	jobs_init(&server->jobs, &server->mailbox, on_job_changed, server);
 	status = tables_init(&server->tables, &server->jobs, server->page,
-			     config, on_table_changed, server, err);
+			     config, &hooks, err);
 	if (!status)
 		status = add_events(server, err);
 	if (!status)

@@ -32,6 +32,37 @@ void table_spec_put(struct table_spec *spec)
 	free(spec);
 }
 
+/* Members that take effect at once: they say what is done with the table. */
+static bool is_conduct(const char *key)
+{
+	static const char *const keys[] = {"load", "reload", "watch"};
+
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+		if (strcmp(key, keys[i]) == 0)
+			return true;
+	return false;
+}
+
+/* Does `b` lack one of the members of `a`, or have it otherwise? */
+static bool lacks(json_t *b, json_t *a)
+{
+	const char *key;
+	json_t *value;
+
+	json_object_foreach(a, key, value)
+	{
+		if (!is_conduct(key) &&
+		    !json_equal(value, json_object_get(b, key)))
+			return true;
+	}
+	return false;
+}
+
+bool table_spec_differs(const struct table_spec *a, const struct table_spec *b)
+{
+	return lacks(a->json, b->json) || lacks(b->json, a->json);
+}
+
 struct checkpoint_options table_checkpoint_options(
 	const struct config_table *table)
 {

@@ -19,7 +19,10 @@ struct table_spec {
 /* Moves the contents of `from`, which is left empty; NULL without memory. */
 struct table_spec *table_spec_take(struct config_table *from, json_t *json);
 struct table_spec *table_spec_get(struct table_spec *spec);
-void table_spec_put(struct table_spec *spec);
+void table_spec_put(struct table_spec *spec); /* NULL is allowed */
+
+/* Would another generation come of it? */
+bool table_spec_differs(const struct table_spec *a, const struct table_spec *b);
 
 /* How to open the checkpoint of a table, which has to outlive them. */
 struct checkpoint_options table_checkpoint_options(

@@ -6,8 +6,8 @@
 #include "log.h"
 #include "tables.h"
 
-static enum engram_status busy(struct table *table, struct job **job,
-			       struct engram_error *err)
+enum engram_status table_busy(struct table *table, struct job **job,
+			      struct engram_error *err)
 {
 	*job = table->job;
 	engram_error_set(err, ENGRAM_EBUSY,
@@ -41,8 +41,7 @@ static void unload_unwanted(struct table *table)
 		log_failure(LOG_ERROR, "unload failed", &err);
 }
 
-/* Where a table stands whose job has ended: go on with what waits. */
-static void next_step(struct table *table)
+void table_next_step(struct table *table)
 {
 	bool unwanted = table->tables->stopping || table->retiring;
 	bool load = table->load_next && !unwanted;
@@ -56,14 +55,14 @@ static void next_step(struct table *table)
 		table_settle(table);
 }
 
-static void record_failure(struct table *table, const struct job *job)
+void table_job_failed(struct table *table, const struct job *job)
 {
 	table->failed = true;
 	table->error = job->error;
 	log_failure(LOG_ERROR, "job failed", &job->error);
 }
 
-static void started(struct table *table, struct job *job)
+void table_job_started(struct table *table, struct job *job)
 {
 	table->job = job;
 	log_info("job started", LOG_U("job", job->id),
@@ -72,8 +71,8 @@ static void started(struct table *table, struct job *job)
 	job->jobs->changed(job->jobs->ctx, job);
 }
 
-static void ended(struct table *table, struct job *job,
-		  enum engram_status status)
+void table_job_ended(struct table *table, struct job *job,
+		     enum engram_status status)
 {
 	log_info("job ended", LOG_U("job", job->id),
 		 LOG_S("kind", job_kind_name(job->kind)),
@@ -122,32 +121,22 @@ static void finish_load(struct job *job, enum engram_status status)
 	engram_control_store64(&table->slot->bytes_done,
 			       atomic_load(&job->progress.bytes_done));
 	if (!status) {
-		FAILPOINT(publish_begin);
-		table->current = load->gen;
-		table->last_generation = load->gen->number;
-		table->failed = false;
+		load->gen->spec = load->spec;
+		load->spec = NULL;
+		job->generation = load->gen->number;
 		engram_control_add64(&table->slot->loads, 1);
-		table_set_state(table, ENGRAM_TABLE_READY);
-		log_info("table ready", LOG_S("table", table->name),
-			 LOG_U("generation", load->gen->number),
-			 LOG_S("adopted", load->gen->adopted ? "yes" : "no"),
-			 LOG_U("bytes", load->gen->bytes),
-			 LOG_S("engine",
-			       loader_engine_name(load->gen->report.engine)),
-			 LOG_S("direct",
-			       load->gen->report.direct ? "yes" : "no"),
-			 LOG_S("locked", load->gen->locked ? "yes" : "no"));
+		table_publish(table, load->gen);
 	} else if (status == ENGRAM_ECANCELED ||
 		   (load->adopt_only && status == ENGRAM_ENOTFOUND)) {
 		table_set_state(table, ENGRAM_TABLE_ABSENT);
 	} else {
-		record_failure(table, job);
+		table_job_failed(table, job);
 		engram_control_add64(&table->slot->load_failures, 1);
 		table_set_state(table, ENGRAM_TABLE_FAILED);
 	}
 	table_spec_put(load->spec);
-	ended(table, job, status);
-	next_step(table);
+	table_job_ended(table, job, status);
+	table_next_step(table);
 	if (!status && table->current == load->gen && load->gen->adopted)
 		look_after_adopted(table, load->adopt);
 	free(load);
@@ -162,7 +151,7 @@ enum engram_status table_load(struct table *table, struct job **job,
 
 	*job = NULL;
 	if (table->job)
-		return busy(table, job, err);
+		return table_busy(table, job, err);
 	if (table->current)
 		return ENGRAM_OK;
 	load = calloc(1, sizeof(*load));
@@ -193,7 +182,7 @@ enum engram_status table_load(struct table *table, struct job **job,
 		return status;
 	}
 	table_spec_get(load->spec);
-	started(table, *job);
+	table_job_started(table, *job);
 	table_set_state(table, ENGRAM_TABLE_LOADING);
 	return ENGRAM_OK;
 }
@@ -206,10 +195,7 @@ static enum engram_status run_free(struct job *job, struct engram_error *err)
 
 	(void)err;
 	FAILPOINT(free_begin);
-	if (table->tables->keep)
-		generation_leave(table->freeing);
-	else
-		generation_free(table->freeing);
+	generation_release(table->freeing, table->tables->keep);
 	FAILPOINT(free_done);
 	return ENGRAM_OK;
 }
@@ -218,14 +204,15 @@ static void finish_free(struct job *job, enum engram_status status)
 {
 	struct table *table = job->arg;
 
+	generation_delete(table->freeing);
 	table->freeing = NULL;
 	table->job = NULL;
 	table->failed = false;
 	atomic_store(&job->progress.bytes_done,
 		     atomic_load(&job->progress.bytes_total));
 	table_set_state(table, ENGRAM_TABLE_ABSENT);
-	ended(table, job, status);
-	next_step(table);
+	table_job_ended(table, job, status);
+	table_next_step(table);
 }
 
 /* Nobody uses the generation any more. */
@@ -254,19 +241,32 @@ static void undo_unload(struct table *table, enum engram_status status)
 	table->job = NULL;
 	table->current->idle = NULL;
 	if (status != ENGRAM_ECANCELED)
-		record_failure(table, job);
+		table_job_failed(table, job);
 	table_set_state(table, ENGRAM_TABLE_READY);
-	ended(table, job, status);
+	table_job_ended(table, job, status);
 }
 
-static void on_idle(void *arg)
+static bool may_free(const struct table *table)
 {
-	struct table *table = arg;
+	return !table->current->users && TAILQ_EMPTY(&table->old);
+}
+
+void table_unload_step(struct table *table)
+{
+	struct job *job = table->job;
 	enum engram_status status;
 
-	status = start_freeing(table, table->job, &table->job->error);
+	if (!job || job->kind != JOB_UNLOAD || !table->current ||
+	    !may_free(table))
+		return;
+	status = start_freeing(table, job, &job->error);
 	if (status)
 		undo_unload(table, status);
+}
+
+static void on_idle(struct generation *gen)
+{
+	table_unload_step(gen->table);
 }
 
 enum engram_status table_unload(struct table *table, struct job **job,
@@ -277,7 +277,7 @@ enum engram_status table_unload(struct table *table, struct job **job,
 
 	*job = NULL;
 	if (table->job)
-		return busy(table, job, err);
+		return table_busy(table, job, err);
 	if (!gen) {
 		table->failed = false;
 		table_set_state(table, ENGRAM_TABLE_ABSENT);
@@ -286,20 +286,21 @@ enum engram_status table_unload(struct table *table, struct job **job,
 	*job = job_new(table->tables->jobs, JOB_UNLOAD, table->name, table);
 	if (!*job)
 		return no_memory(err);
+	if (table->staged)
+		table_discard_staged(table, NULL);
+	table_let_old_go(table);
 	job_set_phase(*job, JOB_WAITING);
 	atomic_store(&(*job)->progress.bytes_total, gen->bytes);
-	if (gen->users) {
-		gen->idle = on_idle;
-		gen->idle_ctx = table;
-	} else {
+	if (may_free(table))
 		status = start_freeing(table, *job, err);
-	}
+	else
+		gen->idle = on_idle;
 	if (status) {
 		job_discard(*job);
 		*job = NULL;
 		return status;
 	}
-	started(table, *job);
+	table_job_started(table, *job);
 	table_set_state(table, ENGRAM_TABLE_DRAINING);
 	return ENGRAM_OK;
 }
@@ -337,13 +338,13 @@ static void finish_verify(struct job *job, enum engram_status status)
 
 	table->job = NULL;
 	if (status && status != ENGRAM_ECANCELED)
-		record_failure(table, job);
+		table_job_failed(table, job);
 	table->changed = true;
-	ended(table, job, status);
+	table_job_ended(table, job, status);
 	if (replace && !table->tables->stopping && !table->retiring)
 		replace_adopted(table);
 	else
-		next_step(table);
+		table_next_step(table);
 }
 
 static enum engram_status start_verify(struct table *table, struct job **job,
@@ -367,7 +368,7 @@ static enum engram_status start_verify(struct table *table, struct job **job,
 		*job = NULL;
 		return status;
 	}
-	started(table, *job);
+	table_job_started(table, *job);
 	return ENGRAM_OK;
 }
 
@@ -376,7 +377,7 @@ enum engram_status table_verify(struct table *table, struct job **job,
 {
 	*job = NULL;
 	if (table->job)
-		return busy(table, job, err);
+		return table_busy(table, job, err);
 	if (!table->current) {
 		engram_error_set(err, ENGRAM_ENOTREADY,
 				 "table \"%s\" is %s: there is nothing to "
@@ -401,9 +402,12 @@ void tables_cancel(struct tables *tables, struct job *job)
 	if (job->state != JOB_RUNNING)
 		return;
 	atomic_store(&job->progress.cancel, true);
-	if (job->kind == JOB_UNLOAD && !job->threaded && table &&
-	    table->job == job)
+	if (job->threaded || !table || table->job != job)
+		return;
+	if (job->kind == JOB_UNLOAD)
 		undo_unload(table, ENGRAM_ECANCELED);
+	else if (job->kind == JOB_RELOAD)
+		table_reload_undo(table, ENGRAM_ECANCELED);
 }
 
 void tables_stop(struct tables *tables)
@@ -413,8 +417,9 @@ void tables_stop(struct tables *tables)
 	tables->stopping = true;
 	for (table = TAILQ_FIRST(&tables->list); table; table = next) {
 		next = TAILQ_NEXT(table, entry);
+		table_let_old_go(table);
 		if (!table->job)
-			next_step(table);
+			table_next_step(table);
 		else if (table->job->kind != JOB_UNLOAD)
 			tables_cancel(tables, table->job);
 	}
@@ -425,7 +430,8 @@ bool tables_stopped(const struct tables *tables)
 	const struct table *table;
 
 	TAILQ_FOREACH(table, &tables->list, entry)
-	if (table->job || table->current)
+	if (table->job || table->current || table->staged ||
+	    !TAILQ_EMPTY(&table->old))
 		return false;
 	return true;
 }

@@ -11,8 +11,8 @@
 enum engram_status tables_init(struct tables *tables, struct jobs *jobs,
 			       struct engram_control_page *page,
 			       const struct config *config,
-			       void (*changed)(void *ctx, struct table *table),
-			       void *ctx, struct engram_error *err)
+			       const struct tables_hooks *hooks,
+			       struct engram_error *err)
 {
 	*tables = (struct tables){.jobs = jobs,
 				  .page = page,
@@ -20,23 +20,23 @@ enum engram_status tables_init(struct tables *tables, struct jobs *jobs,
 				  .lock = config->lock,
 				  .adopt = config->adopt,
 				  .loader = config->loader,
-				  .changed = changed,
-				  .ctx = ctx};
+				  .hooks = *hooks};
 	TAILQ_INIT(&tables->list);
 	snprintf(tables->instance, sizeof(tables->instance), "%s",
 		 config->instance);
 	return memory_ledger_init(&tables->ledger, "", err);
 }
 
+static const uint64_t no_content[2];
+
 static void remove_table(struct table *table)
 {
 	struct engram_control_table *slot = table->slot;
 
 	TAILQ_REMOVE(&table->tables->list, table, entry);
-	engram_control_store64(&slot->generation, 0);
+	engram_control_publish(slot, 0, no_content);
 	engram_control_order_stores();
-	engram_control_store32(&slot->state, ENGRAM_TABLE_ABSENT);
-	memset(slot->name, 0, sizeof(slot->name));
+	engram_control_clear(slot);
 	table_spec_put(table->spec);
 	free(table);
 }
@@ -95,8 +95,9 @@ static enum engram_status add_table(struct tables *tables,
 	table->tables = tables;
 	table->spec = spec;
 	table->slot = slot;
+	TAILQ_INIT(&table->old);
 	snprintf(table->name, sizeof(table->name), "%s", spec->config.name);
-	memset(slot, 0, sizeof(*slot));
+	engram_control_clear(slot);
 	memcpy(slot->name, table->name, sizeof(slot->name));
 	TAILQ_INSERT_TAIL(&tables->list, table, entry);
 	*out = table;
@@ -120,7 +121,8 @@ enum engram_status tables_add(struct tables *tables, struct config_table *from,
 
 void table_settle(struct table *table)
 {
-	bool unheld = !table->current && !table->job;
+	bool unheld = !table->current && !table->job && !table->staged &&
+		      TAILQ_EMPTY(&table->old);
 
 	if (table->configured || !unheld)
 		return;
@@ -130,20 +132,15 @@ void table_settle(struct table *table)
 	remove_table(table);
 }
 
-/* The control page first withdraws the old generation, so that a reader
- * never sees a content id with another generation. */
-static void show_generation(struct table *table)
+void table_show(struct table *table)
 {
-	struct engram_control_table *slot = table->slot;
-	struct generation *gen = table->current;
+	const struct generation *gen = table->current;
 
-	engram_control_store64(&slot->generation, 0);
-	if (table->state != ENGRAM_TABLE_READY)
-		return;
-	FAILPOINT(publish_withdrawn);
-	engram_control_store64(&slot->content_id[0], gen->content_id[0]);
-	engram_control_store64(&slot->content_id[1], gen->content_id[1]);
-	engram_control_store64(&slot->generation, gen->number);
+	if (table->state == ENGRAM_TABLE_READY)
+		engram_control_publish(table->slot, gen->number,
+				       gen->content_id);
+	else
+		engram_control_publish(table->slot, 0, no_content);
 	FAILPOINT(publish_shown);
 }
 
@@ -154,9 +151,9 @@ void table_set_state(struct table *table, enum engram_table_state state)
 	table->state = state;
 	if (state == ENGRAM_TABLE_READY || state == ENGRAM_TABLE_DRAINING ||
 	    state == ENGRAM_TABLE_ABSENT)
-		show_generation(table);
+		table_show(table);
 	engram_control_store32(&table->slot->state, state);
-	table->tables->changed(table->tables->ctx, table);
+	table->tables->hooks.changed(table->tables->hooks.ctx, table);
 }
 
 void table_lease(struct table *table, int delta, bool writable)
@@ -170,13 +167,16 @@ void table_lease(struct table *table, int delta, bool writable)
 
 void tables_tick(struct tables *tables)
 {
-	struct table *table;
+	struct table *table, *next;
 
-	TAILQ_FOREACH(table, &tables->list, entry)
-	{
-		struct job *job = table->job;
+	for (table = TAILQ_FIRST(&tables->list); table; table = next) {
+		struct job *job;
 
-		if (!job || job->kind != JOB_LOAD)
+		next = TAILQ_NEXT(table, entry);
+		table_generations_tick(table);
+		table_reload_tick(table);
+		job = table->job;
+		if (!job || (job->kind != JOB_LOAD && job->kind != JOB_RELOAD))
 			continue;
 		if (table->state == ENGRAM_TABLE_LOADING &&
 		    atomic_load(&job->phase) == JOB_CHECKING)
@@ -222,12 +222,14 @@ static void retire(struct table *table)
 /* What it has loaded, or loads, stays as it is; what it has not, follows. */
 static void reconfigure(struct table *table, struct table_spec *spec)
 {
-	bool changed = !json_equal(table->spec->json, spec->json);
-	bool load = spec->config.load_at_start && (changed || table->retiring);
+	bool changed = table_spec_differs(table->spec, spec);
+	bool load = spec->config.load_at_start &&
+		    (changed || table->retiring ||
+		     !table->spec->config.load_at_start);
 
 	if (changed && (table->current || table->job))
 		log_warn("table's configuration changed: it takes effect when "
-			 "the table is loaded again",
+			 "the table is reloaded",
 			 LOG_S("table", table->name));
 	table_spec_put(table->spec);
 	table->spec = spec;
@@ -331,7 +333,7 @@ enum engram_status tables_configure(struct tables *tables,
 			continue;
 		}
 		table->configured = true;
-		tables->changed(tables->ctx, table);
+		tables->hooks.changed(tables->hooks.ctx, table);
 		start_table(table);
 	}
 	free(specs);

@@ -6,7 +6,9 @@
  *                   \-> failed
  *
  * A table has a current generation, which is lent, and at most one load that
- * builds the next.  Its state is what the control page shows.
+ * builds the next, beside it or, for a reload that drains first, after it.
+ * What was superseded goes once nobody holds it.  Its state is what the control
+ * page shows.
  */
 #ifndef ENGRAMD_TABLES_H
 #define ENGRAMD_TABLES_H
@@ -36,8 +38,11 @@ struct table {
 	bool adopt_only; /* the next load takes over what was left, or none */
 	enum engram_table_state state;
 	struct generation *current; /* ready, or draining */
+	struct generation *staged;  /* built, and held until it is published */
+	struct generation_list old; /* lent no more; the newest is last */
 	struct load *building;
 	struct generation *freeing;
+	bool hold; /* of a running reload job: stage what it builds */
 	/* of a running verify job */
 	uint32_t verify_threads;
 	enum memory_lock verify_lock; /* first: pin what was adopted */
@@ -55,6 +60,17 @@ struct table {
 
 TAILQ_HEAD(table_list, table);
 
+/* What the tables ask of who knows the clients. */
+struct tables_hooks {
+	void (*changed)(void *ctx, struct table *table);
+	/* A superseded generation has been held too long. */
+	void (*overdue)(void *ctx, struct generation *gen);
+	/* Who holds it, as text: "" for nobody. */
+	void (*holders)(void *ctx, const struct generation *gen, char *out,
+			size_t size);
+	void *ctx;
+};
+
 struct tables {
 	struct table_list list;
 	struct jobs *jobs;
@@ -69,15 +85,14 @@ struct tables {
 	bool keep;     /* leave segments to the next engramd */
 	struct loader_options loader;
 	bool stopping;
-	void (*changed)(void *ctx, struct table *table);
-	void *ctx;
+	struct tables_hooks hooks;
 };
 
 enum engram_status tables_init(struct tables *tables, struct jobs *jobs,
 			       struct engram_control_page *page,
 			       const struct config *config,
-			       void (*changed)(void *ctx, struct table *table),
-			       void *ctx, struct engram_error *err);
+			       const struct tables_hooks *hooks,
+			       struct engram_error *err);
 /* Nothing may be running or held any more. */
 void tables_free(struct tables *tables);
 
@@ -110,12 +125,41 @@ enum engram_status table_unload(struct table *table, struct job **job,
 				struct engram_error *err);
 enum engram_status table_verify(struct table *table, struct job **job,
 				struct engram_error *err);
+
+struct reload_terms {
+	struct table_spec *spec; /* NULL: as the table's; taken over */
+	bool hold;		 /* publish it only when told */
+	bool force;		 /* even if the checkpoint is what it was */
+};
+
+/*
+ * Build the next generation and publish it.  ENGRAM_ENOTREADY: there is none
+ * to be replaced; ENGRAM_EEXIST: one is held already.  Whatever is returned,
+ * terms->spec has been taken.
+ */
+enum engram_status table_reload(struct table *table,
+				const struct reload_terms *terms,
+				struct job **job, struct engram_error *err);
+/* Lend what a reload has built and held; with `content_id`, only that. */
+enum engram_status table_publish_staged(struct table *table,
+					const uint64_t *content_id,
+					struct job **job,
+					struct engram_error *err);
+enum engram_status table_discard_staged(struct table *table,
+					struct engram_error *err);
+/* Lend the generation before again, ENGRAM_EGONE if it is not kept. */
+enum engram_status table_rollback(struct table *table, struct job **job,
+				  struct engram_error *err);
+
 /* Ask a running job to end.  An unload that waits for leases ends at once,
  * and its table is ready again; one that frees memory goes on. */
 void tables_cancel(struct tables *tables, struct job *job);
 
 /* Leases come and go. */
 void table_lease(struct table *table, int delta, bool writable);
+
+/* The generation that a rollback would lend, or NULL. */
+struct generation *table_previous(const struct table *table);
 
 /* Free everything; tables_stopped once that is done.  Leases have to be
  * dropped first. */
@@ -125,9 +169,49 @@ bool tables_stopped(const struct tables *tables);
 /* Show a load's phase and bytes in the control page; once a second. */
 void tables_tick(struct tables *tables);
 
-/* Between tables.c and table_jobs.c. */
+/* ---- between tables.c and table_*.c ---- */
+
+/* Show what is current, if it is ready, in the control page. */
+void table_show(struct table *table);
 void table_set_state(struct table *table, enum engram_table_state state);
 /* A load that the configuration asks for; a failure is logged. */
 void table_load_configured(struct table *table);
+
+/* table_jobs.c */
+enum engram_status table_busy(struct table *table, struct job **job,
+			      struct engram_error *err);
+void table_job_started(struct table *table, struct job *job);
+void table_job_ended(struct table *table, struct job *job,
+		     enum engram_status status);
+void table_job_failed(struct table *table, const struct job *job);
+/* Where a table stands whose job has ended: go on with what waits. */
+void table_next_step(struct table *table);
+/* An unload goes on once nothing of the table is held. */
+void table_unload_step(struct table *table);
+
+/* table_reload.c */
+/* A reload goes on once what has to go first is gone. */
+void table_reload_step(struct table *table);
+/* One that waits gives up: canceled, or too late. */
+void table_reload_undo(struct table *table, enum engram_status status);
+void table_reload_tick(struct table *table);
+
+/* table_generations.c */
+/* From here on `gen` is lent, and what was before is superseded. */
+void table_publish(struct table *table, struct generation *gen);
+/* The same if those who hold the current one can take it. */
+enum engram_status table_publish_fit(struct table *table,
+				     struct generation *gen,
+				     struct engram_error *err);
+/* Say in `err`, which says what differs, who can not take it. */
+void table_refused(const struct table *table, struct engram_error *err);
+/* It is lent no more, and freed once nobody holds it; `unwanted` ones are not
+ * kept for a rollback. */
+void table_supersede(struct table *table, struct generation *gen,
+		     bool unwanted);
+/* What is kept for a rollback is not wanted any more. */
+void table_let_old_go(struct table *table);
+/* Free what is due, report what is overdue. */
+void table_generations_tick(struct table *table);
 
 #endif

@@ -141,14 +141,62 @@ static json_t *view_report(const struct generation *gen)
 			 view_text(r->engine_reason));
 }
 
+static bool add_generation(json_t *array, const struct generation *gen,
+			   const char *state)
+{
+	const struct config_table *config = &gen->spec->config;
+
+	return json_array_append_new(
+		       array,
+		       json_pack("{s:I, s:s, s:o, s:o, s:I, s:I, s:o}",
+				 "generation", (json_int_t)gen->number, "state",
+				 state, "content_id",
+				 view_hex(gen->content_id, 2), "checkpoint",
+				 view_text(config->checkpoint), "bytes",
+				 (json_int_t)gen->bytes, "leases",
+				 (json_int_t)gen->leases, "superseded_seconds",
+				 gen->since_ns ? json_real(clock_seconds_since(
+							 gen->since_ns))
+					       : json_null())) == 0;
+}
+
+/* All that are in memory; the newest of the superseded ones is last. */
+static json_t *view_generations(const struct table *table)
+{
+	json_t *array = json_array();
+	const struct generation *gen;
+	bool ok = array != NULL;
+
+	if (ok && table->staged)
+		ok = add_generation(array, table->staged, "held");
+	if (ok && table->current)
+		ok = add_generation(array, table->current, "current");
+	TAILQ_FOREACH(gen, &table->old, entry)
+	ok = ok && add_generation(array, gen,
+				  gen->freeing	  ? "freeing"
+				  : gen->unwanted ? "unwanted"
+						  : "superseded");
+	if (ok)
+		return array;
+	json_decref(array);
+	return NULL;
+}
+
+/* What is in memory, or else what would be loaded. */
+static const struct config_table *shown_config(const struct table *table)
+{
+	return table->current ? &table->current->spec->config
+			      : &table->spec->config;
+}
+
 json_t *view_table(const struct table *table)
 {
 	const struct generation *gen = table->current;
-	const struct config_table *config = &table->spec->config;
+	const struct config_table *config = shown_config(table);
 
 	return json_pack(
 		"{s:s, s:s, s:I, s:o, s:o, s:s, s:b, s:I, s:I, s:I, s:o, s:o,"
-		" s:o, s:b, s:o, s:b, s:o, s:o}",
+		" s:o, s:b, s:o, s:b, s:o, s:o, s:o}",
 		"name", table->name, "state",
 		engram_table_state_name(table->state), "generation",
 		(json_int_t)(gen ? gen->number : 0), "content_id",
@@ -169,7 +217,8 @@ json_t *view_table(const struct table *table)
 		"locked", gen && gen->locked, "huge_advice",
 		gen && gen->huge_advice[0] ? view_text(gen->huge_advice)
 					   : json_null(),
-		"layers", view_layers(table));
+		"layers", view_layers(table), "generations",
+		view_generations(table));
 }
 
 /* Bytes of the present phase; a load reads all, then verifies all. */
@@ -193,14 +242,18 @@ json_t *view_job(struct job *job)
 	bool known = running && rate > 0 && total >= done;
 
 	return json_pack(
-		"{s:I, s:s, s:s, s:s, s:I, s:I, s:f, s:o, s:s, s:f, s:o, s:o}",
+		"{s:I, s:s, s:s, s:s, s:I, s:I, s:f, s:o, s:s, s:f, s:o, s:b,"
+		" s:o, s:o}",
 		"job", (json_int_t)job->id, "kind", job_kind_name(job->kind),
 		"table", job->table, "state", job_state_name(job->state),
 		"bytes_total", (json_int_t)total, "bytes_done",
 		(json_int_t)done, "rate", rate, "eta_seconds",
 		known ? json_real((double)(total - done) / rate) : json_null(),
 		"phase", job_phase_name(phase), "age_seconds",
-		(double)(now - job->start_ns) / 1e9, "error",
+		(double)(now - job->start_ns) / 1e9, "generation",
+		job->generation ? json_integer((json_int_t)job->generation)
+				: json_null(),
+		"unchanged", job->unchanged, "error",
 		failure_or_null(job->state == JOB_FAILED, &job->error),
 		"not_adopted",
 		atomic_load(&job->refused) ? view_text(job->not_adopted)
@@ -226,6 +279,29 @@ static json_t *view_lease(const struct lease *lease)
 			 "generation", (json_int_t)lease->gen->number, "layers",
 			 layers, "writable", lease->writable, "age_seconds",
 			 clock_seconds_since(lease->start_ns));
+}
+
+json_t *view_holders(const struct server *server, const struct generation *gen)
+{
+	json_t *array = json_array();
+	const struct client *client;
+
+	TAILQ_FOREACH(client, &server->clients, entry)
+	{
+		if (!array || !lease_of(client, gen))
+			continue;
+		if (json_array_append_new(
+			    array,
+			    json_pack("{s:I, s:i, s:o, s:f}", "connection",
+				      (json_int_t)client->id, "pid",
+				      (int)client->peer.pid, "name",
+				      view_text(client->name), "age_seconds",
+				      clock_seconds_since(client->start_ns)))) {
+			json_decref(array);
+			array = NULL;
+		}
+	}
+	return array;
 }
 
 json_t *view_client(const struct client *client)
@@ -262,6 +338,18 @@ json_t *view_hello(const struct server *server)
 			 (json_int_t)server->config->max_connections);
 }
 
+/* Of all generations. */
+static uint64_t table_bytes(const struct table *table)
+{
+	uint64_t bytes = table->current ? table->current->bytes : 0;
+	const struct generation *gen;
+
+	bytes += table->staged ? table->staged->bytes : 0;
+	TAILQ_FOREACH(gen, &table->old, entry)
+	bytes += gen->bytes;
+	return bytes;
+}
+
 static json_t *view_memory(const struct server *server)
 {
 	static const char *const kinds[] = {[ENGRAM_BACKING_SHM] = "shm",
@@ -276,7 +364,7 @@ static json_t *view_memory(const struct server *server)
 	known = backing->kind != ENGRAM_BACKING_MEMFD &&
 		engram_backing_room(backing, &room, NULL) == ENGRAM_OK;
 	TAILQ_FOREACH(table, &server->tables.list, entry)
-	bytes += table->current ? table->current->bytes : 0;
+	bytes += table_bytes(table);
 	return json_pack("{s:s, s:s, s:o, s:I, s:I}", "backing",
 			 kinds[backing->kind], "dir", backing->dir, "room",
 			 known ? json_integer((json_int_t)room) : json_null(),

@@ -14,6 +14,8 @@
 
 json_t *view_table(const struct table *table);
 json_t *view_job(struct job *job);
+/* The clients that have leases of a generation. */
+json_t *view_holders(const struct server *server, const struct generation *gen);
 json_t *view_client(const struct client *client);
 json_t *view_hello(const struct server *server);
 json_t *view_status(struct server *server);

@@ -79,8 +79,11 @@ def life(sidecar):
         client.greet()
         steady(client)
         client.load("demo")
-        client.call("detach", lease=client.call("attach",
-                                                table="demo")["lease"])
+        lease = client.call("attach", table="demo")["lease"]
+        client.finish(client.call("reload", table="demo", force=True)["job"])
+        client.call("detach", lease=lease)
+        engramd.until(lambda: len(client.table("demo")["generations"]) == 1,
+                      "the superseded generation is freed")
         client.finish(client.call("unload", table="demo")["job"])
         client.call("shutdown")
     assert sidecar.wait() == 0

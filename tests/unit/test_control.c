@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who owns an instance's name, and what its clients see of that. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -264,6 +265,64 @@ static void test_generation(void)
 	engram_control_disown(o, 1);
 }
 
+/* Two generations in turn; a reader sees no third. */
+static void *publish(void *arg)
+{
+	struct engram_control_table *slot = arg;
+	uint64_t i;
+
+	for (i = 0; i < 200000; i++) {
+		const uint64_t id[2] = {i % 2 + 1, ~(i % 2 + 1)};
+
+		engram_control_publish(slot, i % 2 + 1, id);
+	}
+	return NULL;
+}
+
+/* A generation comes back, as with a rollback: its content id is its own. */
+static void test_current(void)
+{
+	struct engram_backing backing = {.kind = ENGRAM_BACKING_MEMFD};
+	static const uint64_t first[2] = {1, ~UINT64_C(1)};
+	struct engram_control_table *slot;
+	struct engram_control_page *page;
+	struct engram_control_owner *o;
+	uint64_t generation, id[2];
+	pthread_t thread;
+
+	CHECK_OK(engram_control_own(&backing, instance, &o, &err));
+	page = engram_control_owner_page(o);
+	slot = &page->tables[3];
+	CHECK(!engram_control_current(page, "a", &generation, id));
+	CHECK(!generation && !id[0] && !id[1]);
+	memcpy(slot->name, "a", 2);
+	CHECK(!engram_control_current(page, "a", &generation, id));
+	engram_control_publish(slot, 1, first);
+	CHECK(!pthread_create(&thread, NULL, publish, slot));
+	while (engram_control_load64(&slot->sequence) < 400002)
+		/* too many changes in a row look like one that never ends */
+		if (engram_control_current(page, "a", &generation, id)) {
+			CHECK(generation == 1 || generation == 2);
+			CHECK(id[0] == generation && id[1] == ~generation);
+		}
+	CHECK(!pthread_join(thread, NULL));
+	CHECK(engram_control_current(page, "a", &generation, id));
+	CHECK(generation == 2 && id[0] == 2);
+
+	/* One that died in between says nothing, and holds up nobody. */
+	engram_control_store64(&slot->sequence, slot->sequence + 1);
+	CHECK(!engram_control_current(page, "a", &generation, id));
+	engram_control_publish(slot, 1, first);
+	CHECK(engram_control_current(page, "a", &generation, id));
+
+	/* Another table in the slot does not bring the sequence back. */
+	generation = engram_control_load64(&slot->sequence);
+	engram_control_clear(slot);
+	CHECK(engram_control_load64(&slot->sequence) == generation);
+	CHECK(!slot->name[0] && !slot->generation);
+	engram_control_disown(o, 1);
+}
+
 /* An owner that steps down and leaves its page: the next one has it. */
 static void test_page_left(void)
 {
@@ -316,6 +375,7 @@ int main(void)
 	test_foreign_page();
 	test_damaged_page();
 	test_generation();
+	test_current();
 	test_page_left();
 	test_memfd();
 	CHECK(engram_control_own(&backing, "a.b", &o, &err) == ENGRAM_EINVAL);
