@@ -46,19 +46,14 @@ def parser():
     return result
 
 
-class Probe:
-    """An attach_probe; ask() is tell() and hear()."""
+class Process:
+    """One that answers commands in JSON lines; ask() is tell() and hear()."""
 
-    def __init__(self, args, socket):
-        command = [args.probe, socket, "bench"]
-        if args.writable_registration:
-            command.append("writable")
-        library = str(pathlib.Path(args.lib).resolve().parent)
-        paths = [library, os.environ.get("LD_LIBRARY_PATH")]
+    def __init__(self, command, **environment):
+        self.command = command
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None,
-                                                                  paths))})
+            env={**os.environ, **environment})
 
     def tell(self, command):
         self.process.stdin.write(command + "\n")
@@ -67,7 +62,7 @@ class Probe:
     def hear(self):
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError("attach_probe ended with "
+            raise RuntimeError(f"{self.command[0]} ended with "
                                f"{self.process.wait()}")
         return json.loads(line)
 
@@ -80,6 +75,19 @@ class Probe:
             self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
+
+
+class Probe(Process):
+    """An attach_probe."""
+
+    def __init__(self, args, socket):
+        command = [args.probe, socket, "bench"]
+        if args.writable_registration:
+            command.append("writable")
+        library = str(pathlib.Path(args.lib).resolve().parent)
+        paths = [library, os.environ.get("LD_LIBRARY_PATH")]
+        super().__init__(command, LD_LIBRARY_PATH=":".join(filter(None,
+                                                                  paths)))
 
 
 def kib_of(lines, out):
@@ -265,14 +273,21 @@ def main():
     args = parser().parse_args()
     args.gib = args.gib or (0.25 if args.quick else 16)
     args.repeat = args.repeat or (1 if args.quick else 3)
-    for path in (sidecar.engramd.ENGRAMD, sidecar.engramd.SYNTH, args.probe):
+    with places(args, args.probe) as (scratch, work):
+        measure.write(args, "attach", run(args, scratch, work))
+
+
+@contextlib.contextmanager
+def places(args, *programs):
+    """Folders for a checkpoint and for the rest, once all has been built."""
+    for path in (sidecar.engramd.ENGRAMD, sidecar.engramd.SYNTH, *programs):
         if not path.exists():
             sys.exit(f"{path} is not there: run make")
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="engram-bench-",
                                             dir=args.dir))
     work = pathlib.Path(tempfile.mkdtemp(prefix="engram-bench-", dir="/tmp"))
     try:
-        measure.write(args, "attach", run(args, scratch, work))
+        yield scratch, work
     finally:
         shutil.rmtree(scratch)
         shutil.rmtree(work)

@@ -2,8 +2,8 @@
 """Tables and plots of the results of the benchmarks.
 
 Reads every JSON file in the results folder, takes the newest of each benchmark
-(smoke runs never), prints Markdown tables for the README and writes lookup.svg
-and model.svg.
+(smoke runs never), prints Markdown tables for the README and writes lookup.svg,
+model.svg and processes.svg.
 """
 import argparse
 import json
@@ -11,6 +11,7 @@ import pathlib
 import sys
 
 import attach_tables
+import process_tables
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -131,7 +132,15 @@ def restart_tables(result):
     return markdown(("GiB", *(f"{mode}, ms" for mode in modes)), rows)
 
 
+def python_tables(result):
+    rows = [(one["call"], f"{one['python_us']:.1f}", f"{one['c_us']:.1f}",
+             f"{one['overhead_us']:.1f}") for one in result["calls"]]
+    return markdown(("call", "Python, us", "C, us", "overhead, us"), rows)
+
+
 TABLES = {"attach": lambda result: attach_tables.tables(result, markdown),
+          "processes": lambda result: process_tables.tables(result, markdown),
+          "python": python_tables,
           "restart": restart_tables,
           "lookup": lookup_tables, "model": model_tables,
           "gate": gate_tables}
@@ -227,7 +236,9 @@ def plot_model(result, path):
     save(drawing, path)
 
 
-PLOTS = {"lookup": plot_lookup, "model": plot_model}
+PLOTS = {"lookup": plot_lookup, "model": plot_model,
+         "processes": lambda result, path: process_tables.plot(
+             result, figure, save, path)}
 
 
 def newest(folder):

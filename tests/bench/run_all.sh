@@ -77,8 +77,10 @@ else
 fi
 if [ -x "$root/build/bin/engramd" ]; then
 	bench gather --dir "$directory" --gib $((gib < 48 ? gib : 48)) "$@"
+	bench processes --gib $((gib < 16 ? gib : 16)) "$@"
+	bench python "$@"
 else
-	echo "== gather: skipped: build/bin/engramd is not built (make)"
+	echo "== gather, processes, python: skipped: build/bin/engramd is not built (make)"
 fi
 bench model --dir "$directory" --gib "$gib" "$@"
 exit $failed

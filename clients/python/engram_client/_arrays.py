@@ -15,9 +15,10 @@ from . import errors
 
 CPU = -1  # as a device
 
+# By NumPy's one-letter codes, which are quick to get.
 _NUMPY_KINDS = {
-    "int32": "int32", "int64": "int64", "bool": "bool", "uint8": "bool bytes",
-    "int8": "bool", "uint16": "bf16", "bfloat16": "bf16"}
+    "i": "int32", "l": "int64", "q": "int64", "?": "bool", "B": "bool bytes",
+    "b": "bool", "H": "bf16"}
 _TYPESTR_KINDS = {
     "<i4": "int32", "<i8": "int64", "|b1": "bool", "|u1": "bool bytes",
     "|i1": "bool", "<u2": "bf16", "<V2": "bf16", "|V2": "bf16"}
@@ -68,20 +69,25 @@ def _wrong(name: str, what: str, fix: str = "") -> errors.EngramError:
 def view(array: Any, name: str, kind: str, dims: int) -> View:
     """InvalidArgument, with `name`, for what is not such an array."""
     if is_tensor(array):
-        found = _torch_kind(array.dtype)
+        dtype: Any = array.dtype
+        found = _torch_kind(dtype)
         result = View(array.data_ptr(), tuple(array.shape), array.stride(),
                       array.get_device() if array.is_cuda else CPU)
-        dtype: Any = array.dtype
-        if result.device == CPU and array.device.type != "cpu":
+        if result.device == CPU and not array.is_cpu:
             raise _wrong(name, f"on {array.device}, wanted on the CPU or a "
                          "CUDA device")
+    elif isinstance(array, _ndarray()):
+        dtype = array.dtype
+        found = _NUMPY_KINDS.get(dtype.char) or (
+            "bf16" if dtype.name == "bfloat16" else "")
+        result = _numpy_view(array, name)
     elif hasattr(array, "__cuda_array_interface__"):
         result, dtype = _cuda_view(array)
         found = _TYPESTR_KINDS.get(dtype, "")
     else:
-        result, dtype = _numpy_view(array, name)
-        found = _NUMPY_KINDS.get(dtype, "")
-    if kind not in found.split():
+        raise _wrong(name, "an array of NumPy, torch or CUDA wanted, "
+                     f"{type(array).__name__} given")
+    if kind != found and kind not in found.split():
         raise _wrong(name, f"{kind} wanted, {dtype} given",
                      "convert it: .int() in torch, .astype in NumPy"
                      if kind == "int32" else "")
@@ -91,18 +97,25 @@ def view(array: Any, name: str, kind: str, dims: int) -> View:
     return result
 
 
-def _numpy_view(array: Any, name: str) -> tuple[View, str]:
-    module = numpy_module()
-    if not isinstance(array, module.ndarray):
-        raise _wrong(name, "an array of NumPy, torch or CUDA wanted, "
-                     f"{type(array).__name__} given")
+def _ndarray() -> Any:
+    """NumPy's type, or one that nothing has, while NumPy is not imported."""
+    module = sys.modules.get("numpy")
+    return getattr(module, "ndarray", _NoArray)
+
+
+class _NoArray:
+    pass
+
+
+def _numpy_view(array: Any, name: str) -> View:
     size = array.itemsize
-    if any(stride % size for stride in array.strides):
-        raise _wrong(name, "strides that are no multiples of its items",
-                     "copy it first")
+    strides = array.strides
+    for stride in strides:
+        if stride % size:
+            raise _wrong(name, "strides that are no multiples of its items",
+                         "copy it first")
     return View(array.__array_interface__["data"][0], array.shape,
-                tuple(stride // size for stride in array.strides), CPU), \
-        array.dtype.name
+                tuple([stride // size for stride in strides]), CPU)
 
 
 def _cuda_view(array: Any) -> tuple[View, str]:
@@ -133,12 +146,16 @@ def output(array: Any, name: str, kind: str, shape: tuple[int, ...]) -> View:
     if result.shape != shape:
         raise _wrong(name, f"shape {list(shape)} wanted, "
                      f"{list(result.shape)} given")
-    if result.strides != contiguous(shape) and 0 not in shape and any(
-            stride != want and length > 1 for stride, want, length in
-            zip(result.strides, contiguous(shape), shape)):
+    if is_tensor(array):
+        whole, writable = array.is_contiguous(), True
+    elif isinstance(array, _ndarray()):
+        flags = array.flags
+        whole, writable = flags.c_contiguous, flags.writeable
+    else:
+        whole, writable = result.strides == contiguous(shape), True
+    if not whole:
         raise _wrong(name, "contiguous memory wanted", "call .contiguous()")
-    flags = getattr(array, "flags", None)
-    if flags is not None and not getattr(flags, "writeable", True):
+    if not writable:
         raise _wrong(name, "it is read-only")
     return result
 
@@ -170,19 +187,19 @@ def int64(array: Any, name: str) -> Any:
 
 
 def _integers(array: Any, name: str, kind: str) -> Any:
-    if hasattr(array, "__cuda_array_interface__") and not is_tensor(array):
-        return array
     if is_tensor(array):
         if array.is_cuda or _torch_kind(array.dtype) == kind or \
                 array.is_floating_point():
             return array
         return _to_torch(array, name, kind)
-    module = numpy_module()
-    if not isinstance(array, module.ndarray):
-        array = module.asarray(array)
+    if not isinstance(array, _ndarray()):
+        if hasattr(array, "__cuda_array_interface__"):
+            return array
+        array = numpy_module().asarray(array)
         if not array.size:
             return array.astype(kind)
-    if array.dtype == kind or array.dtype.kind not in "iu":
+    if _NUMPY_KINDS.get(array.dtype.char) == kind or \
+            array.dtype.kind not in "iu":
         return array
     _check_range(array.size and (int(array.min()), int(array.max())), name,
                  kind)

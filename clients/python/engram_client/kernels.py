@@ -115,12 +115,13 @@ def gate(hidden: Any, kv: Any, q_weight: Any, k_weight: Any, *,
     if out is None:
         out = _arrays.empty_like(hidden, (tokens, hc_mult, dim), "bf16")
     views["out"] = _arrays.view(out, "out", "bf16", 3)
-    run_gate(views, eps, clamp, stream)
+    _run("gate", gate_args(views, eps, clamp), views, stream)
     return out
 
 
-def run_gate(views: dict[str, View], eps: float, clamp: float,
-             stream: Any) -> None:
+def gate_args(views: dict[str, View], eps: float,
+              clamp: float) -> _abi.GateArgs:
+    """struct engram_gate_args, its shapes checked against each other."""
     tokens, hc_mult, dim = views["hidden"].shape
     kv = views["kv"]
     wanted = {"kv": (kv.shape[0], (hc_mult + 1) * dim),
@@ -140,7 +141,7 @@ def run_gate(views: dict[str, View], eps: float, clamp: float,
     mask = views.get("token_mask")
     if mask is not None:
         args.token_mask, args.mask_stride = mask.pointer, mask.strides[0]
-    _run("gate", args, views, stream)
+    return args
 
 
 def _run(name: str, args: Any, views: dict[str, View], stream: Any) -> None:
