@@ -118,6 +118,8 @@ void cli_columns_print(struct cli_columns *c);
 
 /* ---- connect.c ---- */
 
+/* The socket that the options or the environment name; `room` may hold it. */
+const char *cli_socket(const struct cli *cli, char room[128]);
 /* Connect once, and remember it in cli->client. */
 enum engram_status cli_connect(struct cli *cli);
 /* A call on it; `params` is stolen and may be NULL. */

@@ -2,21 +2,28 @@
 #include <stdlib.h>
 
 #include "cli.h"
+#include "engram_wire.h"
+
+const char *cli_socket(const struct cli *cli, char room[128])
+{
+	if (cli->socket)
+		return cli->socket;
+	if (cli->instance)
+		snprintf(room, 128, "/run/engramd/%s.sock", cli->instance);
+	else
+		engram_wire_default_socket(room, "default");
+	return room;
+}
 
 enum engram_status cli_connect(struct cli *cli)
 {
+	char room[128];
 	struct engram_open_params params = {.name = "engramctl",
-					    .socket = cli->socket,
+					    .socket = cli_socket(cli, room),
 					    .call_timeout_ms = cli->timeout_ms};
-	char path[128];
 
 	if (cli->client)
 		return ENGRAM_OK;
-	if (!cli->socket && cli->instance) {
-		snprintf(path, sizeof(path), "/run/engramd/%s.sock",
-			 cli->instance);
-		params.socket = path;
-	}
 	return engram_open(&params, &cli->client);
 }
 

@@ -12,7 +12,7 @@ _engramctl()
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local commands="status tables load unload verify clients events rpc
 		health config hash rows lookup tokmap bench inspect
-		prune"
+		prune shutdown"
 	local common="--socket --instance --timeout --json --help --version"
 	local job="--no-wait --cancel-on-interrupt --progress"
 	local command="" word i
@@ -56,6 +56,7 @@ _engramctl()
 	bench) words+=" --layer --rows --seconds --repeat --distribution
 		--threads" ;;
 	inspect) words+=" --config --table --tp-size --token-map" ;;
+	shutdown) words+=" --keep --no-wait" ;;
 	prune) words+=" --yes --hugetlbfs" ;;
 	esac
 	case $command in

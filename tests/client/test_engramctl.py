@@ -123,7 +123,7 @@ def test_help():
     assert commands == ["status", "tables", "load", "unload", "verify",
                         "clients", "events", "rpc", "health", "config",
                         "hash", "rows", "lookup", "tokmap", "bench",
-                        "inspect", "prune"]
+                        "inspect", "prune", "shutdown"]
     assert "exit codes:" in text
     for command in commands:
         result = run(command, "--help")
@@ -266,6 +266,26 @@ def test_error_answer(sidecar):
         "name": "PermissionDenied", "message": "uid 5 may not",
         "fix": "ask the admin", "path": "access.change"}}
     assert result.returncode == 5
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_shutdown(sidecar, keep):
+    """This sidecar is the process that tests: it goes on."""
+    server = sidecar(shutdown={})
+    args = ["shutdown"] + ["--keep"] * keep
+    params = {"keep": True} if keep else {}
+    left = "; its tables are left to the next one" if keep else ""
+    result = ctl(server, *args, "--no-wait")
+    assert (result.returncode, result.stdout) == (
+        0, f"engramd is stopping{left}\n")
+    assert json.loads(ctl(server, *args, "--no-wait", "--json").stdout) == {
+        "stopped": False, "keep": keep}
+    result = ctl(server, *args, "--timeout", "0.1")
+    assert (result.returncode, result.stdout) == (6, "")
+    assert result.stderr == (
+        "engramctl: engramd is still stopping\n  fix: look into its log; a "
+        "second SIGTERM stops it at once\n")
+    assert server.calls == 3 * [("shutdown", params)]
 
 
 def test_rpc(sidecar):

@@ -142,6 +142,27 @@ def test_attach_writable_memfd(tmp_path, sidecar):
     assert fix.startswith("set memory.backing of the configuration to")
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_shutdown(tmp_path, sidecar, keep):
+    """It has ended when engramctl does, and left its tables or not."""
+    server = engramd.Sidecar(tmp_path, sidecar.config["tables"])
+    before = server.client().have("demo")
+    server.hang_up()
+    segments = server.segments()
+    result = run("--socket", str(server.socket), "shutdown",
+                 *["--keep"] * keep)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("engramd has stopped")
+    assert server.process.poll() == 0
+    assert server.segments() == (segments if keep else [])
+    assert run("--socket", str(server.socket), "shutdown").returncode == 3
+    server.start()
+    after = server.client().have("demo")
+    assert after["adopted"] is keep
+    assert after["content_id"] == before["content_id"]
+    server.stop()
+
+
 def test_prune_leaves_the_living_alone(ctl, sidecar, demo):
     names = sidecar.names()
     assert names
