@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _rpc, errors
 from .client import Client, default_name
 from .progress import reporter
-from .types import Event, Job, Progress, Status, TableStatus
+from .types import Event, Job, Progress, Published, Status, TableStatus
 
 if TYPE_CHECKING:
     from .table import Table
@@ -190,6 +190,24 @@ class AsyncClient:
     async def unload(self, table: str, *, wait: bool = True,
                      progress: Progress = None) -> Job | None:
         return await self._job("unload", wait, progress, table=table)
+
+    async def reload(self, table: str, *, checkpoint: str | None = None,
+                     hold: bool = False, force: bool = False,
+                     wait: bool = True,
+                     progress: Progress = None) -> Job | None:
+        return await self._job("reload", wait, progress, table=table,
+                               checkpoint=checkpoint, hold=hold or None,
+                               force=force or None)
+
+    async def publish(self, table: str,
+                      content_id: str | None = None) -> Published:
+        return await self.call("publish", table=table, content_id=content_id)
+
+    async def discard(self, table: str) -> None:
+        await self.call("discard", table=table)
+
+    async def rollback(self, table: str) -> Published:
+        return await self.call("rollback", table=table)
 
     async def verify(self, table: str, *, wait: bool = True,
                      progress: Progress = None) -> Job | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _rpc
 from ._connection import Connection
 from .progress import reporter
-from .types import Event, Job, Progress, Status, TableStatus
+from .types import Event, Job, Progress, Published, Status, TableStatus
 
 if TYPE_CHECKING:
     from .table import Table
@@ -152,6 +152,41 @@ class Client:
                progress: Progress = None) -> Job | None:
         """Unload a table once its last lease ends.  None: it was absent."""
         return self._job("unload", wait, progress, table=table)
+
+    def reload(self, table: str, *, checkpoint: str | None = None,
+               hold: bool = False, force: bool = False, wait: bool = True,
+               progress: Progress = None) -> Job | None:
+        """Build the table's next generation and, unless `hold`, publish it:
+        those who attach from then on get it, others move when they choose
+        (Table.refresh).
+
+        checkpoint  another directory than the table's
+        hold        leave it to publish() or discard(), so that all nodes of a
+                    fleet can change over at one time
+        force       though the files are those that it was built from;
+                    otherwise the job ends at once, with "unchanged"
+
+        NoSpace when two do not fit, GeometryMismatch for what clients can not
+        change over to.
+        """
+        return self._job("reload", wait, progress, table=table,
+                         checkpoint=checkpoint, hold=hold or None,
+                         force=force or None)
+
+    def publish(self, table: str,
+                content_id: str | None = None) -> Published:
+        """What a reload with `hold` has built is lent from now on; with
+        `content_id` only if it is that."""
+        return self.call("publish", table=table, content_id=content_id)
+
+    def discard(self, table: str) -> None:
+        """What a reload with `hold` has built is freed."""
+        self.call("discard", table=table)
+
+    def rollback(self, table: str) -> Published:
+        """The generation before is lent again; GenerationGone if it is not
+        kept (reload.retain_seconds of the configuration)."""
+        return self.call("rollback", table=table)
 
     def verify(self, table: str, *, wait: bool = True,
                progress: Progress = None) -> Job | None:

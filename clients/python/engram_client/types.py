@@ -16,6 +16,21 @@ class LayerStatus(TypedDict):
     segment: str
 
 
+class Generation(TypedDict):
+    generation: int
+    state: Literal["held", "current", "superseded", "unwanted", "freeing"]
+    content_id: str
+    checkpoint: str
+    bytes: int
+    leases: int
+    superseded_seconds: float | None
+
+
+class Published(TypedDict):
+    generation: int
+    content_id: str
+
+
 class TableStatus(TypedDict, total=False):
     name: str
     configured: bool
@@ -35,6 +50,7 @@ class TableStatus(TypedDict, total=False):
     not_adopted: str | None
     locked: bool
     huge_advice: str | None
+    generations: list[Generation]
     layers: list[LayerStatus]
 
 
