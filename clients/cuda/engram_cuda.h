@@ -31,6 +31,9 @@
 extern "C" {
 #endif
 
+/* "0.1.0" of the library in use; engram_version() is to be the same. */
+const char *engram_cuda_version(void);
+
 typedef struct engram_cuda_table engram_cuda_table;
 
 /* ---- attaching ---- */

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -95,22 +96,25 @@ def test_one_version():
 
 @pytest.mark.parametrize("version,fits", [
     ("0.1.0", True), ("0.1.9", True), ("0.2.0", False), ("1.1.0", False)])
-def test_library_of_another_release(tmp_path, version, fits):
+@pytest.mark.parametrize("name", ["engram", "cuda"])
+def test_library_of_another_release(tmp_path, name, version, fits):
     """The package refuses a library that is not of its release."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if not compiler:
         pytest.skip("no C compiler to make a library with")
-    library = tmp_path / "libengram.so.0"
-    source = tmp_path / "other.c"
-    source.write_text(f'const char *engram_version(void) {{ return '
-                      f'"{version}"; }}\n')
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source],
-                   check=True)
-    done = load(tmp_path)
+    versions = {"engram": __version__, "cuda": __version__, name: version}
+    for stem, function in (("engram", "engram"), ("cuda", "engram_cuda")):
+        source = tmp_path / f"{stem}.c"
+        source.write_text(f'const char *{function}_version(void) {{ return '
+                          f'"{versions[stem]}"; }}\n')
+        subprocess.run([compiler, "-shared", "-fPIC", "-o",
+                        tmp_path / f"lib{function}.so.0", source], check=True)
+    done = load(tmp_path, name)
     assert (done.returncode == 0) == fits, done
     if not fits:
-        assert f"VersionMismatch: {library} is {version}, engram-client is " \
-            f"{__version__}; fix: install both" in done.stderr
+        file = "libengram" + ("_cuda" if name == "cuda" else "")
+        assert f"VersionMismatch: {tmp_path}/{file}.so.0 is {version}, " \
+            f"engram-client is {__version__}; fix: install both" in done.stderr
 
 
 def test_library_that_is_not_there(tmp_path):
@@ -119,12 +123,10 @@ def test_library_that_is_not_there(tmp_path):
     assert "fix: install engramd" in done.stderr
 
 
-def load(directory):
-    import sys
-
+def load(directory, name="engram"):
     return subprocess.run(
         [sys.executable, "-c", "from engram_client import _library;"
-         "_library.engram()"], capture_output=True, text=True, check=False,
+         f"_library.{name}()"], capture_output=True, text=True, check=False,
         env={**os.environ, "ENGRAM_LIB_DIR": str(directory),
              "PYTHONPATH": str(ROOT / "clients/python")}, timeout=60)
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example that plots rates, and the code of the documentation."""
 import json
-import pathlib
 import re
 import subprocess
 import sys

@@ -133,5 +133,7 @@ def cuda() -> Library:
             path, so = _dlopen(
                 "libengram_cuda", "build engramd where nvcc is (make), or "
                 "name the directory of libengram_cuda in ENGRAM_LIB_DIR")
-            _loaded["cuda"] = Library(path, so)
+            library = Library(path, so)
+            check_version(path, library.cuda_version().decode())
+            _loaded["cuda"] = library
         return _loaded["cuda"]
