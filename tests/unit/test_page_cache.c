@@ -55,8 +55,8 @@ static void drop(const char *path)
 static void load(struct loader_case *c, enum loader_engine engine,
 		 enum loader_direct direct)
 {
-	const struct loader_options o = {.engine = engine, .direct = direct,
-					 .threads = 2};
+	const struct loader_options o = {
+		.engine = engine, .direct = direct, .threads = 2};
 	static struct loader_progress progress;
 	struct loader_report report;
 	uint64_t pages, left;
