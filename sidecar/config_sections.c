@@ -14,6 +14,8 @@
 #define BLOCK_BYTES_MIN	 (UINT64_C(64) << 10)
 #define BLOCK_BYTES_MAX	 (UINT64_C(64) << 20)
 #define BLOCK_BYTES_UNIT 4096 /* of O_DIRECT, whatever the device */
+#define RATE_MIN	 (UINT64_C(1) << 20)
+#define RATE_MAX	 (UINT64_C(1) << 40)
 #define HUGE_PAGE_MIN	 (UINT64_C(64) << 10)
 #define HUGE_PAGE_MAX	 (UINT64_C(16) << 30)
 #define CONNECTIONS_MAX	 65536
@@ -30,6 +32,7 @@ static const char *const lock_names[] = {"try", "require", "off", NULL};
 static const char *const adopt_names[] = {"verify", "background", "trust",
 					  "off", NULL};
 static const char *const engine_names[] = {"auto", "io_uring", "preadv", NULL};
+static const char *const priority_names[] = {"normal", "low", "idle", NULL};
 static const char *const direct_names[] = {"auto", "on", "off", NULL};
 
 /* Read and write bits for owner, group and others, in octal. */
@@ -207,6 +210,10 @@ void config_read_loader(struct json_view *top, struct config *config)
 	loader->queue_depth = (uint32_t)json_view_int(&v, "queue_depth", 1,
 						      QUEUE_DEPTH_MAX, 0);
 	loader->block_bytes = read_block_bytes(&v);
+	loader->bytes_per_second =
+		json_view_bytes(&v, "bytes_per_second", RATE_MIN, RATE_MAX, 0);
+	loader->priority = (enum loader_priority)json_view_enum(
+		&v, "io_priority", priority_names, LOADER_PRIORITY_NORMAL);
 	config_section_end(top, &v);
 }
 

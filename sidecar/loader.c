@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,6 +70,22 @@ static enum engram_status choose_engine(struct loader_shared *shared,
 	return status;
 }
 
+ENGRAM_PRINTF(2, 3)
+static void add_reason(struct loader_report *report, const char *fmt, ...)
+{
+	char *out = report->engine_reason;
+	const size_t size = sizeof(report->engine_reason);
+	va_list args;
+	size_t len;
+
+	if (*out)
+		strncat(out, "; ", size - strlen(out) - 1);
+	len = strlen(out);
+	va_start(args, fmt);
+	vsnprintf(out + len, size - len, fmt, args);
+	va_end(args);
+}
+
 static void fill_report(const struct loader_shared *shared,
 			const struct loader_options *options, uint32_t wanted,
 			uint32_t threads, struct loader_report *report)
@@ -76,7 +93,7 @@ static void fill_report(const struct loader_shared *shared,
 	const struct loader_setting setting =
 		loader_setting_unpack(atomic_load(&shared->setting));
 	const struct loader_plan *plan = &shared->targets[0].plan;
-	char text[64] = "", why[128] = "";
+	char text[64] = "";
 
 	memset(report, 0, sizeof(*report));
 	report->engine = shared->fell_back ? LOADER_PREADV : shared->engine;
@@ -89,17 +106,19 @@ static void fill_report(const struct loader_shared *shared,
 		(uint32_t)(loader_plan_block_rows(plan, setting.block_bytes) *
 			   plan->code_bytes);
 	if (shared->fell_back)
-		snprintf(why, sizeof(why), "io_uring: %s",
-			 strerror_r(shared->fall_back_errno, text,
-				    sizeof(text)));
+		add_reason(report, "io_uring: %s",
+			   strerror_r(shared->fall_back_errno, text,
+				      sizeof(text)));
 	else if (report->engine == LOADER_IO_URING && shared->unregistered)
-		snprintf(why, sizeof(why), "buffers not registered");
-	snprintf(report->engine_reason, sizeof(report->engine_reason),
-		 "%.60s%s%s%s", why,
-		 !report->direct && options->direct != LOADER_DIRECT_OFF
-			 ? (*why ? "; no direct reads" : "no direct reads")
-			 : "",
-		 threads < wanted ? "; fewer threads than asked for" : "", "");
+		add_reason(report, "buffers not registered");
+	if (!report->direct && options->direct != LOADER_DIRECT_OFF)
+		add_reason(report, "no direct reads");
+	if (shared->priority_errno)
+		add_reason(
+			report, "no I/O priority: %s",
+			strerror_r(shared->priority_errno, text, sizeof(text)));
+	if (threads < wanted)
+		add_reason(report, "fewer threads than asked for");
 }
 
 static enum engram_status outcome(struct loader_shared *shared,
@@ -150,7 +169,8 @@ static void plan_settings(struct loader_shared *shared,
 
 	for (i = 0; i < shared->num_targets; i++)
 		bytes += atomic_load(&shared->targets[i].progress->bytes_total);
-	if (bytes < TUNE_BYTES)
+	/* Nor does a capped load show what the drive could do. */
+	if (bytes < TUNE_BYTES || shared->bytes_per_second)
 		tune->count = 1;
 	for (k = 0; k < tune->count; k++)
 		for (i = 0; i < shared->num_targets; i++) {
@@ -339,7 +359,10 @@ enum engram_status loader_fill(const struct checkpoint *checkpoint,
 			       struct loader_report *report,
 			       struct engram_error *err)
 {
-	struct loader_shared shared = {.progress = progress};
+	struct loader_shared shared = {.progress = progress,
+				       .bytes_per_second =
+					       options->bytes_per_second,
+				       .priority = options->priority};
 	enum engram_status status =
 		make_targets(&shared, layers, num_layers, err);
 

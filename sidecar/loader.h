@@ -29,13 +29,21 @@ enum loader_direct {
 	LOADER_DIRECT_OFF = 2
 };
 
+enum loader_priority {
+	LOADER_PRIORITY_NORMAL = 0, /* engramd's own */
+	LOADER_PRIORITY_LOW = 1,    /* the lowest that gets its share */
+	LOADER_PRIORITY_IDLE = 2    /* what others leave */
+};
+
 struct loader_options {
 	enum loader_engine engine;
 	enum loader_direct direct;
 	uint32_t threads; /* 0: one a core, at most 8 */
 	/* 0: what is found to be best, where the load is large enough to try */
-	uint32_t queue_depth; /* blocks in flight a thread; 8 */
-	uint32_t block_bytes; /* of codes in one read; 1 MiB */
+	uint32_t queue_depth;	   /* blocks in flight a thread; 8 */
+	uint32_t block_bytes;	   /* of codes in one read; 1 MiB */
+	uint64_t bytes_per_second; /* of all loads together; 0: no limit */
+	enum loader_priority priority;
 };
 
 struct loader_layer_progress {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "loader_queue.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 static struct source *source_of(const struct loader_plan *plan, uint64_t chunk,
@@ -51,6 +52,7 @@ static void sort_chunks(struct loader_queue *queue,
 			lane = lane_of(
 				queue,
 				source_of(plans[i], chunk, sources)->device);
+			assert(lane->chunks); /* counted above */
 			lane->chunks[lane->count++] =
 				(struct loader_chunk){i, chunk};
 		}
@@ -69,9 +71,9 @@ enum engram_status loader_queue_init(struct loader_queue *queue,
 	*queue = (struct loader_queue){.most_ahead = most_ahead};
 	for (i = 0; i < count; i++)
 		chunks += plans[i]->num_chunks;
-	queue->chunks = calloc(chunks, sizeof(*queue->chunks));
+	queue->chunks = calloc(chunks + 1, sizeof(*queue->chunks));
 	/* At most one a file. */
-	queue->lanes = calloc(sources->count, sizeof(*queue->lanes));
+	queue->lanes = calloc(sources->count + 1, sizeof(*queue->lanes));
 	if (!queue->chunks || !queue->lanes) {
 		free(queue->chunks);
 		free(queue->lanes);

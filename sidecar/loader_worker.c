@@ -7,10 +7,14 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "clock.h"
 #include "failpoint.h"
+#include "loader_throttle.h"
 #include "pack.h"
 
 #define HUGE_PAGE (UINT64_C(2) << 20)
+/* A stop is noticed meanwhile. */
+#define HELD_MOST_NS UINT64_C(20000000)
 
 /* A block in flight. */
 struct slot {
@@ -35,6 +39,7 @@ struct loader_worker {
 	uint64_t arena_bytes, arena_next;
 	struct slot *slots; /* a ring */
 	uint32_t num_slots, first, count;
+	uint64_t held_ns;	      /* the cap allows no read for so long */
 	struct loader_target *target; /* of the claimed chunk */
 	uint64_t row, row_end;	      /* of it, still to start */
 	struct engram_error err;
@@ -151,9 +156,15 @@ static int make_arena(struct loader_worker *w, uint32_t align)
 
 static enum engram_status set_up(struct loader_worker *w)
 {
-	const struct loader_shared *shared = w->shared;
+	struct loader_shared *shared = w->shared;
 	enum engram_status status;
+	int r = loader_priority_set(shared->priority);
 
+	if (r) {
+		pthread_mutex_lock(&shared->lock);
+		shared->priority_errno = r;
+		pthread_mutex_unlock(&shared->lock);
+	}
 	w->arena_bytes = shared->arena_bytes;
 	w->num_slots = shared->most_depth;
 	w->slots = calloc(w->num_slots, sizeof(*w->slots));
@@ -249,6 +260,26 @@ static bool claim(struct loader_worker *w)
 	return true;
 }
 
+/* May so many be read now? */
+static bool allowed(struct loader_worker *w, uint64_t bytes)
+{
+	const uint64_t rate = w->shared->bytes_per_second;
+
+	w->held_ns = rate ? loader_throttle_take(loader_throttle(), rate, bytes,
+						 clock_ns())
+			  : 0;
+	return !w->held_ns;
+}
+
+/* All that it had in flight is done. */
+static void wait_for_cap(const struct loader_worker *w)
+{
+	const uint64_t ns =
+		w->held_ns < HELD_MOST_NS ? w->held_ns : HELD_MOST_NS;
+
+	nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+}
+
 enum start { STARTED, NOT_NOW, NO_MORE };
 
 static enum start start_block(struct loader_worker *w,
@@ -263,7 +294,8 @@ static enum start start_block(struct loader_worker *w,
 		return NO_MORE;
 	plan = &w->target->plan;
 	rows = loader_plan_block_rows(plan, setting.block_bytes);
-	if (!find_room(w, slot_bytes(plan, rows, w->shared->align), &begin))
+	if (!find_room(w, slot_bytes(plan, rows, w->shared->align), &begin) ||
+	    !allowed(w, rows * (plan->code_bytes + plan->scale_bytes)))
 		return NOT_NOW;
 	slot = &w->slots[(w->first + w->count++) % w->num_slots];
 	slot->target = w->target;
@@ -386,8 +418,12 @@ static bool work(struct loader_worker *w, enum engram_status *status)
 			more = start_blocks(w, status);
 		if (*status)
 			blame(w, w->target);
-		if (*status || !w->count)
+		if (*status || (!w->count && !more))
 			break;
+		if (!w->count) {
+			wait_for_cap(w);
+			continue;
+		}
 		slot = &w->slots[w->first];
 		if (slot->codes.pending || slot->scales.pending) {
 			if (!wait_for_read(w, status))

@@ -31,6 +31,8 @@ struct loader_shared {
 	struct loader_progress *progress;
 	enum loader_engine wish;   /* as configured */
 	enum loader_engine engine; /* that workers try first */
+	uint64_t bytes_per_second; /* 0: no limit */
+	enum loader_priority priority;
 	uint32_t align;
 	uint32_t most_depth;  /* blocks in flight of a worker, at most */
 	uint64_t arena_bytes; /* that it reads into */
@@ -46,6 +48,7 @@ struct loader_shared {
 	bool unregistered;	 /* some ring has no registered buffers */
 	bool fell_back;		 /* some worker reads by preadv */
 	int fall_back_errno;
+	int priority_errno; /* why it could not be set, or 0 */
 };
 
 /* Set the error unless there is one, and stop all threads. */

@@ -197,7 +197,11 @@ static enum engram_status attempt(enum loader_engine engine, uint64_t rows,
 				.layout = layout,
 				.codes_at = 664,
 				.scales_at = 5};
-	struct loader_options o = {engine, direct, 2, 4, 16384};
+	struct loader_options o = {.engine = engine,
+				   .direct = direct,
+				   .threads = 2,
+				   .queue_depth = 4,
+				   .block_bytes = 16384};
 	int fds = count_fds(), threads = count_threads();
 	enum engram_status status;
 	int tries;
@@ -410,7 +414,11 @@ static void test_stall(enum loader_engine engine)
 				.scheme = ENGRAM_SCALE_UE8M0_BLOCK,
 				.layout = ENGRAM_PACKED,
 				.codes_at = 664};
-	struct loader_options o = {engine, direct, 2, 4, 16384};
+	struct loader_options o = {.engine = engine,
+				   .direct = direct,
+				   .threads = 2,
+				   .queue_depth = 4,
+				   .block_bytes = 16384};
 	const int fds = count_fds(), threads = count_threads();
 	pthread_t id;
 

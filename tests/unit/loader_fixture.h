@@ -24,6 +24,14 @@ struct loader_case {
 	struct engram_segment_writer *writer;
 };
 
+/* Three chunks, the last of 17 rows. */
+#define LOADER_CASE_CHUNKS                                                    \
+	{                                                                     \
+		.rows = 2 * 63550 + 17, .dim = 1024, .dtype = ENGRAM_F8_E4M3, \
+		.scheme = ENGRAM_SCALE_UE8M0_BLOCK, .codes_at = 664,          \
+		.scales_at = 3, .layout = ENGRAM_PACKED,                      \
+	}
+
 static inline uint8_t *loader_random(uint64_t bytes, uint64_t seed)
 {
 	uint8_t *p = malloc(bytes + 8);

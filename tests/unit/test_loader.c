@@ -41,13 +41,41 @@ static void load(struct loader_case *c, const struct loader_options *o,
 }
 
 static const struct loader_options options[] = {
-	{LOADER_AUTO, LOADER_DIRECT_AUTO, 0, 0, 0},
-	{LOADER_PREADV, LOADER_DIRECT_AUTO, 1, 1, 4096},
-	{LOADER_PREADV, LOADER_DIRECT_OFF, 3, 2, 65536},
-	{LOADER_AUTO, LOADER_DIRECT_OFF, 2, 3, 4096},
-	{LOADER_AUTO, LOADER_DIRECT_AUTO, 4, 1, 16},
-	{LOADER_AUTO, LOADER_DIRECT_AUTO, 1, 16, 8192},
-	{LOADER_AUTO, LOADER_DIRECT_AUTO, 2, 2, 4u << 20},
+	{.engine = LOADER_AUTO,
+	 .direct = LOADER_DIRECT_AUTO,
+	 .threads = 0,
+	 .queue_depth = 0,
+	 .block_bytes = 0},
+	{.engine = LOADER_PREADV,
+	 .direct = LOADER_DIRECT_AUTO,
+	 .threads = 1,
+	 .queue_depth = 1,
+	 .block_bytes = 4096},
+	{.engine = LOADER_PREADV,
+	 .direct = LOADER_DIRECT_OFF,
+	 .threads = 3,
+	 .queue_depth = 2,
+	 .block_bytes = 65536},
+	{.engine = LOADER_AUTO,
+	 .direct = LOADER_DIRECT_OFF,
+	 .threads = 2,
+	 .queue_depth = 3,
+	 .block_bytes = 4096},
+	{.engine = LOADER_AUTO,
+	 .direct = LOADER_DIRECT_AUTO,
+	 .threads = 4,
+	 .queue_depth = 1,
+	 .block_bytes = 16},
+	{.engine = LOADER_AUTO,
+	 .direct = LOADER_DIRECT_AUTO,
+	 .threads = 1,
+	 .queue_depth = 16,
+	 .block_bytes = 8192},
+	{.engine = LOADER_AUTO,
+	 .direct = LOADER_DIRECT_AUTO,
+	 .threads = 2,
+	 .queue_depth = 2,
+	 .block_bytes = 4u << 20},
 };
 
 /* Every way to read gives the same bytes and the same id.  Layouts take turns,
@@ -118,16 +146,10 @@ static void bad_chunk(struct loader_case *c)
 	engram_segment_unmap(&map);
 }
 
-/* Three chunks, the last of 17 rows, so that threads share the work. */
+/* Chunks enough for threads to share the work. */
 static void test_chunks(void)
 {
-	struct loader_case c = {.rows = 2 * 63550 + 17,
-				.dim = 1024,
-				.dtype = ENGRAM_F8_E4M3,
-				.scheme = ENGRAM_SCALE_UE8M0_BLOCK,
-				.codes_at = 664,
-				.scales_at = 3,
-				.layout = ENGRAM_PACKED};
+	struct loader_case c = LOADER_CASE_CHUNKS;
 	struct loader_options o = {.threads = 3};
 	uint64_t one[2], many[2];
 

@@ -81,13 +81,7 @@ static void load(struct loader_case *c, enum loader_engine engine,
 
 int main(void)
 {
-	struct loader_case c = {.rows = 2 * 63550 + 17,
-				.dim = 1024,
-				.dtype = ENGRAM_F8_E4M3,
-				.scheme = ENGRAM_SCALE_UE8M0_BLOCK,
-				.codes_at = 664,
-				.scales_at = 3,
-				.layout = ENGRAM_PACKED};
+	struct loader_case c = LOADER_CASE_CHUNKS;
 
 	fixture_instance(instance, "page-cache");
 	loader_case_files(&c);
