@@ -101,7 +101,8 @@ static enum engram_status find_token_map(struct checkpoint *c,
 		status = checkpoint_add_file(c, given, file, err);
 		if (status == ENGRAM_ENOTFOUND)
 			engram_error_fix(err, "name a file in the "
-					      "checkpoint's directory in "
+					      "checkpoint's directory, or one "
+					      "by its whole path, in "
 					      "\"token_map\"");
 		return status;
 	}
@@ -115,8 +116,8 @@ static enum engram_status find_token_map(struct checkpoint *c,
 }
 
 static enum engram_status read_token_map(struct checkpoint *c,
-					 const char *given, bool *there,
-					 uint32_t *file,
+					 const char *given, const char *stated,
+					 bool *there, uint32_t *file,
 					 struct engram_error *err)
 {
 	enum engram_status status;
@@ -126,18 +127,21 @@ static enum engram_status read_token_map(struct checkpoint *c,
 	if (status || !*there)
 		return status;
 	status = token_map_read(c->files[*file].path, c->compressed_vocab_size,
-				&c->token_map, &c->token_map_len, &hash, err);
+				stated, &c->token_map, &c->token_map_len, &hash,
+				err);
 	if (status)
 		return status;
 	c->files[*file].identity.header_hash = hash;
-	if (c->raw_pad_id >= c->token_map_len)
-		return engram_error_set(err, ENGRAM_EGEOMETRY,
-					"%s: pad token %" PRIu32
-					" is not among its %" PRIu64 " entries",
-					c->files[*file].path, c->raw_pad_id,
-					c->token_map_len);
-	c->pad_id = c->token_map[c->raw_pad_id];
-	return ENGRAM_OK;
+	if (c->raw_pad_id < c->token_map_len) {
+		c->pad_id = c->token_map[c->raw_pad_id];
+		return ENGRAM_OK;
+	}
+	engram_error_set(err, ENGRAM_EGEOMETRY,
+			 "%s: pad token %" PRIu32 " is not among its %" PRIu64
+			 " entries",
+			 c->files[*file].path, c->raw_pad_id, c->token_map_len);
+	engram_error_path(err, "%s", c->files[*file].path);
+	return ENGRAM_EGEOMETRY;
 }
 
 /* The model's index of a layer, or an error that lists what it has. */
@@ -265,7 +269,12 @@ static enum engram_status read_tokens(struct checkpoint *c,
 		status = identity_map(c, err);
 		return status ? status : map_cuts(c, m, err);
 	}
-	status = read_token_map(c, o->token_map_file, &has_map, &file, err);
+	status = read_token_map(
+		c, o->token_map_file,
+		o->format && o->format->num_layers
+			? "the table's hash has compressed_vocab_size"
+			: "config.json says engram_compressed_vocab_size",
+		&has_map, &file, err);
 	if (status || !has_map)
 		return status;
 	common->files[common->count++] = file;

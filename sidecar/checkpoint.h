@@ -27,8 +27,9 @@ struct checkpoint_options {
 	/* Layer ids to load, a subset of the model's; NULL: all. */
 	const int32_t *layers;
 	uint32_t num_layers;
-	/* File of the token map (token_map.h), relative to dir; NULL:
-	 * "engram_token_map.json", else "tokenizer.json", else none. */
+	/* File of the token map (token_map.h), in dir or a path from the root
+	 * on; NULL: "engram_token_map.json", else "tokenizer.json", else none.
+	 */
 	const char *token_map_file;
 	const struct table_format *format; /* NULL: TABLE_FORMAT_DEFAULT */
 	/* NULL: stop at the first fault.  Else note it there and go on where
@@ -57,7 +58,7 @@ struct checkpoint_tensor {
 
 struct checkpoint_file {
 	char *path; /* to open */
-	char *name; /* relative to the directory */
+	char *name; /* in the directory, or from the root on */
 	struct engram_segment_source identity;
 };
 

@@ -42,8 +42,14 @@ enum engram_status checkpoint_add_file(struct checkpoint *c, const char *name,
 	f = &files[c->num_files];
 	memset(f, 0, sizeof(*f));
 	f->name = strdup(name);
-	if (!f->name || asprintf(&f->path, "%s/%s", c->dir, name) < 0) {
+	f->path = NULL;
+	if (*name == '/')
+		f->path = strdup(name);
+	else if (asprintf(&f->path, "%s/%s", c->dir, name) < 0)
+		f->path = NULL;
+	if (!f->name || !f->path) {
 		free(f->name);
+		free(f->path);
 		return no_memory(err);
 	}
 	memcpy(f->identity.name, name, strlen(name));

@@ -37,7 +37,8 @@ enum engram_status checkpoint_shards_find(
 	const struct safetensors_tensor **tensor, uint32_t *file,
 	struct engram_error *err);
 
-/* Add a file to checkpoint.files; *index is its place. */
+/* Add a file to checkpoint.files; *index is its place.  `name` is in the
+ * checkpoint's directory, or a path from the root on. */
 enum engram_status checkpoint_add_file(struct checkpoint *c, const char *name,
 				       uint32_t *index,
 				       struct engram_error *err);

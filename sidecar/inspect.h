@@ -15,7 +15,7 @@ struct config_table;
 struct inspect_options {
 	const char *dir;		  /* NULL: the table's */
 	const struct config_table *table; /* NULL: as config.json says */
-	const char *token_map; /* file, relative to dir; or NULL: the table's */
+	const char *token_map; /* see checkpoint.h; NULL: the table's */
 	uint32_t tp_size;      /* 0: no table of ranks */
 	bool json;
 };

@@ -29,8 +29,13 @@ static enum engram_status check_ready(struct rpc_call *call,
 			 table->name, engram_table_state_name(table->state),
 			 table->failed ? ": " : "",
 			 table->failed ? table->error.message : "");
-	engram_error_fix(err, table->job ? "wait for the job"
-					 : "load the table first");
+	if (table->job)
+		engram_error_fix(err, "wait for the job");
+	else if (table->failed && table->error.fix[0])
+		engram_error_fix(err, "%s; then load it again",
+				 table->error.fix);
+	else
+		engram_error_fix(err, "load the table first");
 	return ENGRAM_ENOTREADY;
 }
 

@@ -54,15 +54,14 @@ static enum engram_status copy(const json_t *array, const char *file,
 
 /* Every hash multiplier derives from how many there are. */
 static enum engram_status check_count(const char *file, uint64_t distinct,
-				      uint32_t compressed,
+				      uint32_t compressed, const char *stated,
 				      struct engram_error *err)
 {
 	if (distinct == compressed)
 		return ENGRAM_OK;
 	engram_error_set(err, ENGRAM_EGEOMETRY,
-			 "%s: %" PRIu64 " compressed ids occur, config.json "
-			 "says engram_compressed_vocab_size %" PRIu32,
-			 file, distinct, compressed);
+			 "%s: %" PRIu64 " compressed ids occur, %s %" PRIu32,
+			 file, distinct, stated, compressed);
 	engram_error_path(err, "%s", file);
 	engram_error_figures(err, compressed, distinct);
 	engram_error_fix(err, "every hash multiplier derives from that "
@@ -98,8 +97,14 @@ static enum engram_status take(const struct json_source *src, const char *file,
 	struct json_view v = {0};
 	json_t *array = entries(src, &v, err);
 
-	if (!array)
+	if (!array) {
+		engram_error_fix(
+			err,
+			"give the model's tokenizer.json, or {\"token_map\": "
+			"[...]} with the compressed id of each "
+			"token");
 		return json_view_result(&v);
+	}
 	*len = json_array_size(array);
 	*out = malloc((*len + 1) * sizeof(**out));
 	if (!*out)
@@ -109,7 +114,8 @@ static enum engram_status take(const struct json_source *src, const char *file,
 }
 
 enum engram_status token_map_read(const char *file,
-				  uint32_t compressed_vocab_size, int32_t **out,
+				  uint32_t compressed_vocab_size,
+				  const char *stated, int32_t **out,
 				  uint64_t *len, uint64_t *hash,
 				  struct engram_error *err)
 {
@@ -133,8 +139,8 @@ enum engram_status token_map_read(const char *file,
 	}
 	json_source_free(&src);
 	if (!status)
-		status =
-			check_count(file, distinct, compressed_vocab_size, err);
+		status = check_count(file, distinct, compressed_vocab_size,
+				     stated, err);
 	if (!status)
 		return ENGRAM_OK;
 	free(*out);

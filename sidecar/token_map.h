@@ -13,10 +13,12 @@
  * malloc'd, int32 [*len].  Refused unless the values are exactly
  * 0 .. compressed_vocab_size - 1.  There may be fewer entries than the model
  * has rows of embeddings: those are often padded, to ids that no token has.
- * *hash is the XXH3-64 of the file.
+ * `stated` is where that size is stated, for errors.  *hash is the XXH3-64 of
+ * the file.
  */
 enum engram_status token_map_read(const char *file,
-				  uint32_t compressed_vocab_size, int32_t **out,
+				  uint32_t compressed_vocab_size,
+				  const char *stated, int32_t **out,
 				  uint64_t *len, uint64_t *hash,
 				  struct engram_error *err);
 

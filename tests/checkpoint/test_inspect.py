@@ -252,6 +252,39 @@ def test_token_map_that_is_given(tmp_path):
                                    "entries": 16}
 
 
+def test_token_map_elsewhere(tmp_path):
+    """By its whole path: the checkpoint's directory need not have it."""
+    c = builder.Checkpoint()
+    c.files["engram_token_map.json"] = None
+    c.write(tmp_path / "checkpoint")
+    file = tmp_path / "map.json"
+    file.write_text(json.dumps(c.token_map))
+    answer = inspect(tmp_path / "checkpoint", "--token-map", file)
+    assert answer["token_map"] == {"source": "given", "file": str(file),
+                                   "entries": 16}
+    file.unlink()
+    answer = inspect(tmp_path / "checkpoint", "--token-map", file, code=1)
+    assert answer["problems"][0]["path"] == str(file)
+
+
+def test_count_of_a_hash(tmp_path):
+    """Where the number is stated is said: config.json has none here."""
+    table = {"name": "t", "rows": {"dim": 32},
+             "hash": {"layers": [3], "max_ngram": 2, "heads": 1,
+                      "vocab_size": 300, "compressed_vocab_size": 40,
+                      "pad_id": 7, "prime_start": 50}}
+    table["checkpoint"] = str(kinds.Model(table).write(tmp_path / "model"))
+    table["hash"]["compressed_vocab_size"] = 41
+    config = tmp_path / "engramd.json"
+    config.write_text(json.dumps({"tables": [table]}))
+    result = run(ENGRAMD, "-c", config, "--table", "t", "--json")
+    problem, = json.loads(result.stdout)["problems"]
+    assert problem["message"].endswith(
+        ": 40 compressed ids occur, the table's hash has "
+        "compressed_vocab_size 41")
+    assert (problem["needed"], problem["available"]) == (41, 40)
+
+
 def test_tokenizer(tmp_path):
     """Where the map comes from is said also when it can not be used."""
     c = builder.Checkpoint()

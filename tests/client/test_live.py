@@ -70,6 +70,19 @@ def test_life(ctl):
     assert ctl("unload", "demo").stdout.startswith("unload demo: done, ")
 
 
+def test_failed(ctl, tmp_path):
+    """Who asks for a table that did not load is told what to do about it."""
+    where = str(tmp_path / "none")
+    ctl("load", "absent", "--checkpoint", where, code=1)
+    result = ctl("tokmap", "absent", code=4)
+    assert result.stderr == (
+        f'engramctl: table "absent" is failed: table "absent": checkpoint '
+        f"{where}: No such file or directory\n"
+        "  fix: name the directory that holds config.json and the "
+        "safetensors files; then load it again\n")
+    ctl("unload", "absent")
+
+
 def test_every_row(ctl, demo):
     for layer, rows in rows_of(ctl).items():
         ids = ",".join(map(str, range(rows)))

@@ -43,8 +43,8 @@ int main(void)
 		bool failed;
 
 		inject_arm(&(struct inject_plan){.nth = nth});
-		status = token_map_read(path, COMPRESSED, &map, &len, &hash,
-					&err);
+		status = token_map_read(path, COMPRESSED, "wanted:", &map, &len,
+					&hash, &err);
 		failed = inject_disarm();
 		CHECK(count_fds() == fds);
 		if (status) {

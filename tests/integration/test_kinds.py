@@ -329,6 +329,18 @@ def test_config_json_is_not_asked(make, tmp_path):
     assert job["error"]["data"]["name"] == "CheckpointInvalid"
 
 
+def test_token_map_elsewhere(make, tmp_path):
+    """A map that is named by its whole path."""
+    table = copy.deepcopy(KINDS["engram-27b"])
+    model = kinds.Model(table)
+    table["checkpoint"] = str(model.write(tmp_path / "checkpoint"))
+    file = tmp_path / "map.json"
+    (tmp_path / "checkpoint/engram_token_map.json").rename(file)
+    sidecar = make([{**table, "load": "on_demand", "token_map": str(file)}])
+    sidecar.client().load(table["name"])
+    assert hashed(sidecar, table["name"], [4, 5])[2] == model.ids(2, [4, 5])
+
+
 def test_cut_token_outside_the_map(shared, tmp_path):
     """The model's vocabulary may be larger than its map."""
     table = kind({"dim": 32}, ids="compressed", compressed_vocab_size=200,
