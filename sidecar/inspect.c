@@ -91,6 +91,16 @@ static const char *scale_name(uint32_t scheme)
 	}
 }
 
+static json_t *cut_ids(const struct checkpoint *c)
+{
+	json_t *list = json_array();
+	bool good = true;
+
+	for (uint32_t i = 0; i < c->num_cuts; i++)
+		good = append(list, json_integer(c->cut_ids[i])) && good;
+	return list_end(list, good);
+}
+
 static json_t *geometry(const struct checkpoint *c)
 {
 	const struct engram_geometry *g = c->geometry;
@@ -113,6 +123,7 @@ static json_t *geometry(const struct checkpoint *c)
 	inspect_put_u64(&o, "raw_pad_id", c->raw_pad_id);
 	inspect_put(&o, "pad_id",
 		    c->pad_id < 0 ? json_null() : json_integer(c->pad_id));
+	inspect_put(&o, "cut_ids", cut_ids(c));
 	return inspect_end(&o);
 }
 
@@ -182,18 +193,14 @@ static json_t *tensor(const struct checkpoint *c,
 	return inspect_end(&o);
 }
 
-static json_t *primes(const struct engram_geometry *g, uint32_t index)
+static json_t *numbers(const int64_t *from, uint32_t count)
 {
 	json_t *list = json_array();
 	bool good = true;
 	uint32_t i;
 
-	for (i = 0; i < g->num_cols; i++)
-		good = append(list,
-			      json_integer(
-				      g->primes[(size_t)index * g->num_cols +
-						i])) &&
-		       good;
+	for (i = 0; i < count; i++)
+		good = append(list, json_integer(from[i])) && good;
 	return list_end(list, good);
 }
 
@@ -205,13 +212,18 @@ static json_t *layers(const struct checkpoint *c)
 	uint32_t i;
 
 	for (i = 0; c->geometry && i < c->num_layers; i++) {
+		const struct engram_geometry *g = c->geometry;
 		const struct checkpoint_layer *l = &c->layers[i];
+		const size_t at = l->geometry_index;
 
 		inspect_begin(&o);
 		inspect_put(&o, "layer_id", json_integer(l->layer_id));
 		inspect_put_u64(&o, "rows", l->rows);
 		inspect_put(&o, "primes",
-			    primes(c->geometry, l->geometry_index));
+			    numbers(g->primes + at * g->num_cols, g->num_cols));
+		inspect_put(&o, "multipliers",
+			    numbers(g->multipliers + at * g->max_ngram,
+				    g->max_ngram));
 		inspect_put(&o, "weight", tensor(c, &l->weight));
 		inspect_put(&o, "scale", tensor(c, &l->scale));
 		good = append(list, inspect_end(&o)) && good;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a checkpoint takes in memory, and whether there is that much now. */
+#include <dirent.h>
+#include <inttypes.h>
 #include <mntent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,25 +26,23 @@ static uint64_t gpu_page_tables(uint64_t bytes)
 struct sizes {
 	uint64_t records; /* rows */
 	uint64_t header;  /* what is before them, all layers */
-	uint64_t total;	  /* whole segments: what a load is admitted by */
-	uint64_t small;	  /* what is touched with small pages */
+	uint64_t segment[ENGRAM_LAYERS_MAX]; /* of each layer, a file */
+	uint32_t num_layers;
 };
+
+/* As many files of whole pages: what a load is admitted by. */
+static uint64_t in_pages(const struct sizes *s, uint64_t page)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < s->num_layers; i++)
+		bytes += round_to(s->segment[i], page);
+	return bytes;
+}
 
 static uint64_t code_bytes(const struct checkpoint *c)
 {
 	return (uint64_t)c->dim * (c->dtype == ENGRAM_BF16 ? 2 : 1);
-}
-
-/* Two runs of them, each from a boundary on; one may be empty. */
-static void add_records(struct sizes *s, uint64_t total, uint64_t first,
-			uint64_t second)
-{
-	const uint64_t header = total - round_to(first, ENGRAM_SEGMENT_ALIGN) -
-				round_to(second, ENGRAM_SEGMENT_ALIGN);
-
-	s->header += header;
-	s->small += header + round_to(first, SMALL_PAGE) +
-		    round_to(second, SMALL_PAGE);
 }
 
 static enum engram_status add_layer(const struct checkpoint *c,
@@ -68,16 +68,19 @@ static enum engram_status add_layer(const struct checkpoint *c,
 		return status;
 	records = layer->rows * engram_segment_record_bytes(&spec.head);
 	s->records += records;
-	s->total += total;
+	s->segment[s->num_layers++] = total;
+	/* The rows are one run from a boundary on, or two: one may be empty. */
 	if (layout == ENGRAM_PACKED)
-		add_records(s, total, records, 0);
+		s->header += total - round_to(records, ENGRAM_SEGMENT_ALIGN);
 	else
-		add_records(s, total, codes, records - codes);
+		s->header += total - round_to(codes, ENGRAM_SEGMENT_ALIGN) -
+			     round_to(records - codes, ENGRAM_SEGMENT_ALIGN);
 	return ENGRAM_OK;
 }
 
-/* The first mount of hugetlbfs; false if there is none. */
-static bool find_hugetlbfs(struct engram_backing *backing)
+/* The first mount of hugetlbfs with pages of that size, 0 for any; false if
+ * there is none. */
+static bool find_hugetlbfs(struct engram_backing *backing, uint64_t page)
 {
 	FILE *mounts = setmntent("/proc/self/mounts", "re");
 	const struct mntent *m;
@@ -86,11 +89,11 @@ static bool find_hugetlbfs(struct engram_backing *backing)
 	if (!mounts)
 		return false;
 	while (!found && (m = getmntent(mounts))) {
-		found = !strcmp(m->mnt_type, "hugetlbfs") &&
-			strlen(m->mnt_dir) < sizeof(backing->dir);
-		if (found)
-			snprintf(backing->dir, sizeof(backing->dir), "%s",
-				 m->mnt_dir);
+		if (strcmp(m->mnt_type, "hugetlbfs") ||
+		    strlen(m->mnt_dir) >= sizeof(backing->dir))
+			continue;
+		snprintf(backing->dir, sizeof(backing->dir), "%s", m->mnt_dir);
+		found = !page || engram_backing_page(backing) == page;
 	}
 	endmntent(mounts);
 	return found;
@@ -98,10 +101,10 @@ static bool find_hugetlbfs(struct engram_backing *backing)
 
 /* As a load would be admitted, by an engramd that holds nothing else. */
 static enum engram_status admit(const struct engram_backing *backing,
-				uint64_t bytes, struct engram_error *err)
+				const struct memory_need *need,
+				struct engram_error *err)
 {
 	static const struct loader_progress none;
-	const struct memory_need need = {.bytes = bytes};
 	struct memory_promise promise;
 	struct memory_ledger ledger;
 	enum engram_status status;
@@ -109,72 +112,107 @@ static enum engram_status admit(const struct engram_backing *backing,
 	status = memory_ledger_init(&ledger, "", err);
 	if (status)
 		return status;
-	status = memory_admit(&ledger, backing, &need, &none, &promise, err);
+	status = memory_admit(&ledger, backing, need, &none, &promise, err);
 	if (!status)
 		memory_release(&ledger, &promise);
 	memory_ledger_free(&ledger);
 	return status;
 }
 
-static json_t *verdict(const char *name, uint64_t page, uint64_t bytes,
-		       enum engram_status status,
-		       const struct engram_error *err)
+static enum engram_status not_mounted(uint64_t page, uint64_t bytes,
+				      struct engram_error *err)
 {
-	struct inspect_object o;
+	const uint64_t kib = page / 1024;
 
+	engram_error_set(
+		err, ENGRAM_ENOTFOUND,
+		"no hugetlbfs with pages of %" PRIu64 " KiB is mounted", kib);
+	engram_error_fix(err,
+			 "mount -t hugetlbfs -o pagesize=%" PRIu64
+			 "K none DIR, and set pages aside: echo %" PRIu64
+			 " >/sys/kernel/mm/hugepages/hugepages-%" PRIu64
+			 "kB/nr_hugepages",
+			 kib, bytes / page, kib);
+	return ENGRAM_ENOTFOUND;
+}
+
+/* `page` is that of hugetlb, or 0.  A file of hugetlbfs has one at least: the
+ * control page takes one, too. */
+static json_t *try_backing(enum engram_backing_kind kind, uint64_t page,
+			   const struct sizes *s)
+{
+	struct engram_backing backing = {.kind = kind, .dir = "/dev/shm"};
+	const uint64_t rounded = page ? page : SMALL_PAGE;
+	const uint64_t control = kind == ENGRAM_BACKING_HUGETLBFS ? page : 0;
+	const struct memory_need need = {.bytes =
+						 in_pages(s, rounded) + control,
+					 .files = s->num_layers + 1};
+	static const char *const names[] = {
+		[ENGRAM_BACKING_SHM] = "shm",
+		[ENGRAM_BACKING_HUGETLBFS] = "hugetlbfs",
+		[ENGRAM_BACKING_MEMFD] = "memfd",
+	};
+	enum engram_status status;
+	struct inspect_object o;
+	struct engram_error err;
+
+	if (kind == ENGRAM_BACKING_MEMFD)
+		backing.memfd_page = page;
+	if (page && kind == ENGRAM_BACKING_HUGETLBFS &&
+	    !find_hugetlbfs(&backing, page))
+		status = not_mounted(page, need.bytes, &err);
+	else
+		status = admit(&backing, &need, &err);
 	inspect_begin(&o);
-	inspect_put(&o, "backing", json_string(name));
-	inspect_put_u64(&o, "page_bytes", page);
-	inspect_put_u64(&o, "bytes", bytes);
+	inspect_put(&o, "backing", json_string(names[kind]));
+	inspect_put_u64(&o, "page_bytes", rounded);
+	inspect_put_u64(&o, "bytes", need.bytes);
 	inspect_put(&o, "fits", json_boolean(!status));
 	if (status)
-		inspect_put_error(&o, err);
+		inspect_put_error(&o, &err);
 	return inspect_end(&o);
 }
 
-static json_t *try_backing(const char *name, struct engram_backing *backing,
-			   const struct sizes *s)
-{
-	enum engram_status status = ENGRAM_OK;
-	struct engram_error err;
-	uint64_t page, bytes;
+#define PAGE_SIZES_MAX 8
 
-	if (backing->kind == ENGRAM_BACKING_HUGETLBFS &&
-	    !find_hugetlbfs(backing)) {
-		status = engram_error_set(&err, ENGRAM_ENOTFOUND,
-					  "no hugetlbfs is mounted");
-		engram_error_fix(&err, "mount one and reserve pages in "
-				       "/proc/sys/vm/nr_hugepages");
+/* The sizes of huge pages that the kernel can set aside, smallest first. */
+static uint32_t huge_page_sizes(uint64_t out[PAGE_SIZES_MAX])
+{
+	DIR *dir = opendir("/sys/kernel/mm/hugepages");
+	const struct dirent *entry;
+	uint32_t n = 0, at;
+	uint64_t kib;
+
+	while (dir && n < PAGE_SIZES_MAX && (entry = readdir(dir))) {
+		if (sscanf(entry->d_name, "hugepages-%" SCNu64 "kB", &kib) != 1)
+			continue;
+		for (at = n++; at && out[at - 1] > kib * 1024; at--)
+			out[at] = out[at - 1];
+		out[at] = kib * 1024;
 	}
-	page = engram_backing_page(backing);
-	bytes = page == SMALL_PAGE ? s->small : round_to(s->total, page);
-	if (!status)
-		status = admit(backing, s->total, &err);
-	return verdict(name, page, bytes, status, &err);
+	if (dir)
+		closedir(dir);
+	return n;
 }
 
 static json_t *backings(const struct sizes *s)
 {
-	struct engram_backing shm = {.kind = ENGRAM_BACKING_SHM,
-				     .dir = "/dev/shm"};
-	struct engram_backing huge = {.kind = ENGRAM_BACKING_HUGETLBFS};
-	struct engram_backing memfd = {.kind = ENGRAM_BACKING_MEMFD};
-	struct engram_error err;
-	enum engram_status status;
+	static const enum engram_backing_kind kinds[] = {
+		ENGRAM_BACKING_HUGETLBFS, ENGRAM_BACKING_MEMFD};
+	uint64_t pages[PAGE_SIZES_MAX];
+	const uint32_t n = huge_page_sizes(pages);
 	json_t *list = json_array();
 	bool good;
 
-	good = !json_array_append_new(list, try_backing("shm", &shm, s));
-	/* The same file system with transparent huge pages. */
-	status = admit(&shm, s->total, &err);
-	good = !json_array_append_new(list, verdict("shm", ENGRAM_SEGMENT_ALIGN,
-						    s->total, status, &err)) &&
-	       good;
+	/* Transparent huge pages change nothing: segments end at 2 MiB. */
 	good = !json_array_append_new(list,
-				      try_backing("hugetlbfs", &huge, s)) &&
-	       good;
-	good = !json_array_append_new(list, try_backing("memfd", &memfd, s)) &&
-	       good;
+				      try_backing(ENGRAM_BACKING_SHM, 0, s)) &&
+	       !json_array_append_new(list,
+				      try_backing(ENGRAM_BACKING_MEMFD, 0, s));
+	for (size_t k = 0; k < 2; k++)
+		for (uint32_t i = 0; i < n && good; i++)
+			good = !json_array_append_new(
+				list, try_backing(kinds[k], pages[i], s));
 	if (good)
 		return list;
 	json_decref(list);
@@ -212,11 +250,11 @@ json_t *inspect_memory(const struct checkpoint *c,
 		    json_string(layout == ENGRAM_PACKED ? "packed" : "split"));
 	inspect_put_u64(&o, "records_bytes", s.records);
 	inspect_put_u64(&o, "header_bytes", s.header);
-	inspect_put_u64(&o, "total_bytes", s.total);
+	inspect_put_u64(&o, "total_bytes", in_pages(&s, SMALL_PAGE));
 	inspect_put_u64(&o, "gpu_page_tables_bytes",
 			gpu_page_tables(s.records));
 	inspect_put(&o, "backings", backings(&s));
-	inspect_put(&o, "lock", lockable(s.total));
+	inspect_put(&o, "lock", lockable(in_pages(&s, SMALL_PAGE)));
 	return inspect_end(&o);
 }
 
@@ -231,7 +269,7 @@ json_t *inspect_room(void)
 
 	if (engram_backing_room(&shm, &in_shm, NULL))
 		in_shm = 0;
-	if (!find_hugetlbfs(&huge) ||
+	if (!find_hugetlbfs(&huge, 0) ||
 	    engram_backing_room(&huge, &in_pool, NULL))
 		in_pool = 0;
 	inspect_begin(&o);

@@ -32,11 +32,33 @@ static const char *size_text(char out[SIZE_TEXT], int64_t bytes)
 	return out;
 }
 
+static void print_tokens(const json_t *g, bool raw)
+{
+	const char *first =
+		raw ? "; texts end at" : "; texts end at compressed";
+	const json_t *pad = json_object_get(g, "pad_id"), *cut;
+	size_t i;
+
+	printf("tokens      %" PRId64 " raw", number(g, "vocab_size"));
+	if (!raw)
+		printf(", %" PRId64 " compressed",
+		       number(g, "compressed_vocab_size"));
+	printf(", pad %" PRId64, number(g, "raw_pad_id"));
+	if (!raw && json_is_integer(pad))
+		printf(" -> %" PRId64, (int64_t)json_integer_value(pad));
+	json_array_foreach(json_object_get(g, "cut_ids"), i, cut)
+	{
+		printf("%s %" PRId64, i ? "," : first,
+		       (int64_t)json_integer_value(cut));
+	}
+	putchar('\n');
+}
+
 static void print_geometry(const json_t *all)
 {
 	const json_t *g = json_object_get(all, "geometry");
 	const json_t *map = json_object_get(all, "token_map");
-	const json_t *pad = json_object_get(g, "pad_id");
+	const bool raw = !strcmp(word(map, "source"), "raw");
 
 	if (!json_is_object(g))
 		return;
@@ -53,18 +75,13 @@ static void print_geometry(const json_t *all)
 		       number(g, "engram_vocab_size"));
 	else
 		puts("moduli as given");
-	printf("tokens      %" PRId64 " raw, %" PRId64
-	       " compressed, pad %" PRId64,
-	       number(g, "vocab_size"), number(g, "compressed_vocab_size"),
-	       number(g, "raw_pad_id"));
-	if (json_is_integer(pad))
-		printf(" -> %" PRId64, (int64_t)json_integer_value(pad));
+	print_tokens(g, raw);
 	if (!strcmp(word(map, "source"), "none"))
-		puts("\ntoken map   none: rows can be looked up, not hashed");
-	else if (!strcmp(word(map, "source"), "raw"))
-		puts("\ntoken map   none: raw ids are hashed");
+		puts("token map   none: rows can be looked up, not hashed");
+	else if (raw)
+		puts("token map   none: raw ids are hashed");
 	else
-		printf("\ntoken map   %s, %" PRId64 " entries\n",
+		printf("token map   %s, %" PRId64 " entries\n",
 		       word(map, "file"), number(map, "entries"));
 }
 
@@ -125,19 +142,23 @@ static void print_files(const json_t *all)
 	}
 }
 
-static void print_fit(const char *name, const char *pages, const char *size,
-		      const json_t *verdict)
+/* `brief`: no word on what to do about it. */
+static void print_fit(const char *name, const char *pages,
+		      const json_t *verdict, int64_t bytes, bool brief)
 {
 	const bool fits = json_is_true(json_object_get(verdict, "fits"));
+	char size[SIZE_TEXT];
 
-	printf("  %-9s  %-11s  %10s  %s%s\n", name, pages, size,
-	       fits ? "fits now" : "does not fit: ",
-	       fits ? "" : word(verdict, "message"));
-	if (!fits)
-		printf("             fix: %s\n", word(verdict, "fix"));
+	printf("  %-9s  %-13s  %9s  %s", name, pages, size_text(size, bytes),
+	       fits ? "fits now" : "does not fit");
+	if (fits || brief)
+		putchar('\n');
+	else
+		printf(": %s\n             fix: %s\n", word(verdict, "message"),
+		       word(verdict, "fix"));
 }
 
-static void print_memory(const json_t *all, const char *which)
+static void print_memory(const json_t *all, const char *which, bool brief)
 {
 	const json_t *m = json_object_get(all, which), *backing;
 	char size[SIZE_TEXT], more[SIZE_TEXT], pages[SIZE_TEXT + 8];
@@ -150,14 +171,18 @@ static void print_memory(const json_t *all, const char *which)
 	       size_text(more, number(m, "header_bytes")), word(m, "layout"));
 	json_array_foreach(json_object_get(m, "backings"), i, backing)
 	{
-		size_text(more, number(backing, "page_bytes"));
-		snprintf(pages, sizeof(pages), "%s", more);
-		print_fit(word(backing, "backing"), pages,
-			  size_text(size, number(backing, "bytes")), backing);
+		const int64_t page = number(backing, "page_bytes");
+
+		snprintf(pages, sizeof(pages), "%s pages",
+			 size_text(size, page));
+		print_fit(word(backing, "backing"), page > 65536 ? pages : "",
+			  backing, number(backing, "bytes"), brief);
 	}
-	print_fit("locked", "", size_text(size, number(m, "total_bytes")),
-		  json_object_get(m, "lock"));
-	printf("  %-9s  %-11s  %10s  on the device, when all rows are "
+	if (brief)
+		return;
+	print_fit("locked", "", json_object_get(m, "lock"),
+		  number(m, "total_bytes"), false);
+	printf("  %-9s  %-13s  %9s  on the device, when all rows are "
 	       "attached\n",
 	       "GPU", "page tables",
 	       size_text(size, number(m, "gpu_page_tables_bytes")));
@@ -209,8 +234,8 @@ void inspect_text(const json_t *all)
 	print_geometry(all);
 	print_layers(all);
 	print_files(all);
-	print_memory(all, "memory");
-	print_memory(all, "memory_other_layout");
+	print_memory(all, "memory", false);
+	print_memory(all, "memory_other_layout", true);
 	print_ranks(all);
 	print_problems(all);
 }

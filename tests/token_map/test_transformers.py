@@ -66,7 +66,8 @@ def test_engram(tmp_path):
     run = subprocess.run([engramd.BUILD / "bin/engramd", "--inspect", model,
                           "--json"], capture_output=True, check=True)
     layers = json.loads(run.stdout)["layers"]
-    assert [layer["primes"] for layer in layers] == want["primes"]
+    for key in "primes", "multipliers":
+        assert [layer[key] for layer in layers] == want[key]
     sidecar = engramd.Sidecar(tmp_path, [
         {"name": "demo", "checkpoint": str(model), "load": "on_demand"}])
     try:
