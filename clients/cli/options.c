@@ -54,7 +54,8 @@ static size_t distance(const char *a, const char *b)
 const char *cli_nearest(const char *word, const char *const *words)
 {
 	const char *nearest = NULL;
-	size_t best = strlen(word) / 3 + 2, d;
+	/* The dashes of an option make it no more alike. */
+	size_t best = strlen(word + strspn(word, "-")) / 3 + 2, d;
 
 	for (; *words; words++) {
 		d = distance(word, *words);
@@ -346,14 +347,18 @@ static bool integer_of(const char *text, char **end, int64_t min, int64_t max,
 	return *end != text && !errno && *out >= min && *out <= max;
 }
 
-static bool bad_integer(const char *name, const char *text, int64_t min,
-			int64_t max)
-{
-	char fix[96];
+enum number { INTEGER, REAL };
 
-	snprintf(fix, sizeof(fix),
-		 "give an integer from %" PRId64 " to %" PRId64, min, max);
-	cli_usage_error(fix, "%s: \"%s\" is out of range", name, text);
+/* `text` is the whole of it or, of a list, the number at fault. */
+static bool bad_number(enum number kind, const char *fix, const char *name,
+		       const char *text, size_t len)
+{
+	const char *no = kind == REAL ? "no number" : "no integer";
+	const size_t digits =
+		strspn(text, kind == REAL ? "+-.0123456789eE" : "+-0123456789");
+
+	cli_usage_error(fix, "%s: \"%.*s\" is %s", name, (int)len, text,
+			len && digits >= len ? "out of range" : no);
 	return false;
 }
 
@@ -361,6 +366,7 @@ bool cli_integer(const struct cli *cli, const char *name, int64_t min,
 		 int64_t max, int64_t dflt, int64_t *out)
 {
 	const char *text = cli_option(cli, name);
+	char fix[96];
 	char *end;
 
 	*out = dflt;
@@ -368,7 +374,9 @@ bool cli_integer(const struct cli *cli, const char *name, int64_t min,
 		return true;
 	if (integer_of(text, &end, min, max, out) && !*end)
 		return true;
-	return bad_integer(name, text, min, max);
+	snprintf(fix, sizeof(fix),
+		 "give an integer from %" PRId64 " to %" PRId64, min, max);
+	return bad_number(INTEGER, fix, name, text, strlen(text));
 }
 
 bool cli_real(const struct cli *cli, const char *name, double min, double max,
@@ -385,8 +393,7 @@ bool cli_real(const struct cli *cli, const char *name, double min, double max,
 	if (end != text && !*end && *out >= min && *out <= max)
 		return true;
 	snprintf(fix, sizeof(fix), "give a number from %g to %g", min, max);
-	cli_usage_error(fix, "%s: \"%s\" is out of range", name, text);
-	return false;
+	return bad_number(REAL, fix, name, text, strlen(text));
 }
 
 bool cli_required(const struct cli *cli, const char *name, const char **out)
@@ -406,6 +413,7 @@ bool cli_integers(const struct cli *cli, const char *name, int64_t min,
 		  int64_t max, int64_t **out, size_t *count)
 {
 	const char *text, *at;
+	char fix[128];
 	size_t n = 1;
 	char *end;
 
@@ -426,7 +434,12 @@ bool cli_integers(const struct cli *cli, const char *name, int64_t min,
 		    (*end && *end != ',')) {
 			free(*out);
 			*out = NULL;
-			return bad_integer(name, text, min, max);
+			snprintf(fix, sizeof(fix),
+				 "give integers from %" PRId64 " to %" PRId64
+				 " with commas between them, as 1,2,3",
+				 min, max);
+			return bad_number(INTEGER, fix, name, at,
+					  strcspn(at, ","));
 		}
 		++*count;
 		if (!*end)

@@ -230,8 +230,12 @@ enum engram_status tokmap_read(const char *file, int64_t **out, uint64_t *len,
 	size_t text_len = 0;
 
 	*out = NULL;
-	if (!f)
-		return fail_sys("open", file, err);
+	if (!f) {
+		status = fail_sys("open", file, err);
+		engram_error_fix(err, "name a file that --export wrote, or one "
+				      "like it");
+		return status;
+	}
 	status = slurp(f, file, &text, &text_len, err);
 	fclose(f);
 	if (status)
