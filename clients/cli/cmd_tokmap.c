@@ -19,9 +19,9 @@ struct tokmap {
 	int32_t pad_id;
 	const int32_t *map; /* [len] */
 	uint64_t len;
-	int32_t *identity; /* what map is when the table uses raw ids */
-	uint32_t *counts;  /* [num_ids] raw ids of each compressed id */
-	uint64_t num_ids;  /* the largest compressed id, and one */
+	bool identity;	  /* each id is its own, as of tables of raw ids */
+	uint32_t *counts; /* [num_ids] raw ids of each compressed id */
+	uint64_t num_ids; /* the largest compressed id, and one */
 };
 
 static enum cli_exit no_memory(const struct cli *cli)
@@ -32,32 +32,14 @@ static enum cli_exit no_memory(const struct cli *cli)
 	return cli_fail(cli, &err);
 }
 
-static enum cli_exit take_map(struct cli *cli,
-			      const struct engram_hash_params *params,
-			      struct tokmap *t)
-{
-	uint64_t i;
-
-	t->pad_id = params->pad_id;
-	t->len = (uint64_t)params->token_map_len;
-	t->map = params->token_map;
-	if (t->map)
-		return CLI_OK;
-	t->identity = calloc(t->len + 1, sizeof(*t->identity));
-	if (!t->identity)
-		return no_memory(cli);
-	for (i = 0; i < t->len; i++)
-		t->identity[i] = (int32_t)i;
-	t->map = t->identity;
-	return CLI_OK;
-}
-
 static enum cli_exit count(struct cli *cli, struct tokmap *t)
 {
 	struct engram_error err;
 	uint64_t i;
 
+	t->identity = true;
 	for (i = 0; i < t->len; i++) {
+		t->identity = t->identity && (uint64_t)t->map[i] == i;
 		if (t->map[i] < 0 || t->map[i] >= ID_MAX) {
 			engram_error_set(&err, ENGRAM_EDAMAGED,
 					 "table \"%s\": token %" PRIu64
@@ -82,7 +64,6 @@ static enum cli_exit tokmap_begin(struct cli *cli, struct tokmap *t)
 {
 	struct engram_hash_params params;
 	enum engram_status status;
-	enum cli_exit code;
 
 	status = cli_attach(cli, cli->args[0], -1, &t->table);
 	if (!status)
@@ -91,13 +72,14 @@ static enum cli_exit tokmap_begin(struct cli *cli, struct tokmap *t)
 		status = engram_hash_params(t->table, &params);
 	if (status)
 		return cli_fail_last(cli);
-	code = take_map(cli, &params, t);
-	return code ? code : count(cli, t);
+	t->pad_id = params.pad_id;
+	t->len = (uint64_t)params.token_map_len;
+	t->map = params.token_map;
+	return count(cli, t);
 }
 
 static void tokmap_end(struct tokmap *t)
 {
-	free(t->identity);
 	free(t->counts);
 	engram_detach(t->table);
 }
@@ -185,12 +167,15 @@ static enum cli_exit show_summary(struct cli *cli, const struct tokmap *t)
 
 	if (!cli->json) {
 		printf("table           %s, generation %" PRIu64 "\n"
-		       "raw ids         %" PRIu64 "%s\n"
-		       "compressed ids  %" PRIu64 "\n"
-		       "pad id          %" PRId32 " (compressed)\n",
-		       t->info.name, t->info.generation, t->len,
-		       t->identity ? " (no map: each is its own)" : "",
-		       distinct(t), t->pad_id);
+		       "raw ids         %" PRIu64 "\n"
+		       "compressed ids  ",
+		       t->info.name, t->info.generation, t->len);
+		if (t->identity)
+			puts("none: each raw id is its own");
+		else
+			printf("%" PRIu64 "\n", distinct(t));
+		printf("pad id          %" PRId32 "%s\n", t->pad_id,
+		       t->identity ? "" : " (compressed)");
 		if (n)
 			puts("most merged");
 		for (i = 0; i < n; i++)
@@ -203,6 +188,7 @@ static enum cli_exit show_summary(struct cli *cli, const struct tokmap *t)
 	out = head_json(t);
 	json_object_set_new(out, "compressed_ids",
 			    json_integer((json_int_t)distinct(t)));
+	json_object_set_new(out, "identity", json_boolean(t->identity));
 	json_object_set_new(out, "pad_id", json_integer(t->pad_id));
 	json_object_set_new(out, "merged", list);
 	return cli_print_json(out);

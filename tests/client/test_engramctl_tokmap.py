@@ -58,7 +58,7 @@ def test_summary(daemon, ctl):
     assert merged
     answer = json.loads(ctl("--json").stdout)
     assert answer["table"] == "demo" and answer["generation"] == 5
-    assert answer["raw_ids"] == 50
+    assert answer["raw_ids"] == 50 and answer["identity"] is False
     assert answer["compressed_ids"] == len(raw)
     assert answer["pad_id"] == 11
     assert answer["merged"] == [

@@ -329,6 +329,28 @@ def test_config_json_is_not_asked(make, tmp_path):
     assert job["error"]["data"]["name"] == "CheckpointInvalid"
 
 
+def test_tokmap_of_raw_ids(make, tmp_path):
+    """A map there is, of each id to itself: it is shown as none, and can be
+    compared and exported."""
+    table = KINDS["qwen-ple"]
+    model = kinds.Model(table)
+    sidecar = make([{**table, "load": "on_demand", "checkpoint":
+                     str(model.write(tmp_path / "checkpoint"))}])
+    sidecar.client().load("qwen-ple")
+    answer = ctl(sidecar, "tokmap", "qwen-ple")
+    assert answer["identity"] is True and answer["merged"] == []
+    assert answer["pad_id"] == table["hash"]["pad_id"]
+    file = tmp_path / "map.json"
+    ctl(sidecar, "tokmap", "qwen-ple", "--export", str(file))
+    assert json.loads(file.read_text()) == {"token_map": list(range(300))}
+    assert ctl(sidecar, "tokmap", "qwen-ple", "--diff", str(file))["equal"]
+    run = subprocess.run([CTL, "--socket", sidecar.socket, "tokmap",
+                          "qwen-ple"], capture_output=True, text=True,
+                         check=True, timeout=engramd.DEADLINE)
+    assert "compressed ids  none: each raw id is its own\n" in run.stdout
+    assert "(compressed)" not in run.stdout
+
+
 def test_token_map_elsewhere(make, tmp_path):
     """A map that is named by its whole path."""
     table = copy.deepcopy(KINDS["engram-27b"])
