@@ -74,6 +74,8 @@
 	X(client_asks, client)	   /* before the request */                   \
 	X(client_answered, client) /* descriptors are here, nothing mapped */ \
 	X(client_mapped, client)                                              \
+	X(client_prepared, client) /* the next generation is leased too */    \
+	X(client_moved, client)	   /* and used, the one before not let go */  \
 	X(client_detaches, client)                                            \
 	X(client_detached, client) /* told, still mapped */
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "client.h"
@@ -159,7 +161,7 @@ static enum engram_status place_of(struct attach *a, int32_t layer_id,
 }
 
 /* All layers of a table are hashed and decoded alike. */
-static int same_geometry(const struct engram_segment_header *a,
+bool table_same_geometry(const struct engram_segment_header *a,
 			 const struct engram_segment_header *b)
 {
 	return a->dtype == b->dtype && a->scale_scheme == b->scale_scheme &&
@@ -194,7 +196,7 @@ static enum engram_status check_header(struct attach *a,
 	if (h->layer_id != layer->layer_id)
 		return bad_segment(a, layer->layer_id,
 				   "the segment holds another layer");
-	if (!same_geometry(h, a->first))
+	if (!table_same_geometry(h, a->first))
 		return bad_segment(a, layer->layer_id,
 				   "its geometry differs from that of the "
 				   "table's other layers");
@@ -270,6 +272,7 @@ static enum engram_status map_layer(struct attach *a, const json_t *object,
 	int64_t layer_id, row_begin, row_end;
 	struct table_layer *layer;
 	enum engram_status status;
+	struct stat st;
 	uint32_t place;
 	int fd;
 
@@ -288,6 +291,10 @@ static enum engram_status map_layer(struct attach *a, const json_t *object,
 		return status;
 	layer = &a->table->layers[place];
 	layer->layer_id = (int32_t)layer_id;
+	if (fstat(fd, &st))
+		return engram_error_sys(a->err, errno, "fstat");
+	layer->dev = st.st_dev;
+	layer->ino = st.st_ino;
 	status = map_segment(a, fd, (uint64_t)row_begin, (uint64_t)row_end,
 			     &layer->map);
 	if (status) {
@@ -379,11 +386,11 @@ static enum engram_status copy_identity(struct attach *a, const json_t *result)
 	return ENGRAM_OK;
 }
 
-static void table_free(struct engram_table *t)
+void table_free(struct engram_table *t)
 {
 	uint32_t i;
 
-	for (i = 0; i < ENGRAM_LAYERS_MAX; i++)
+	for (i = 0; i < ENGRAM_LAYERS_MAX && !t->borrowed; i++)
 		if (t->layers[i].map.header)
 			engram_segment_unmap(&t->layers[i].map);
 	if (t->control)
@@ -422,7 +429,6 @@ static enum engram_status attach(struct attach *a)
 		return engram_error_set(a->err, ENGRAM_ENOMEM,
 					"no memory for a request");
 	FAILPOINT(client_asks);
-	pthread_mutex_lock(&client->lock);
 	status = rpc_call(client, "attach", params, &result, &a->fds, a->err);
 	if (!status) {
 		FAILPOINT(client_answered);
@@ -439,44 +445,85 @@ static enum engram_status attach(struct attach *a)
 	}
 	if (!status)
 		client->num_tables++;
-	pthread_mutex_unlock(&client->lock);
 	return status;
+}
+
+enum engram_status table_attach(struct engram_client *client,
+				const struct engram_attach_params *params,
+				struct engram_table **out,
+				struct engram_error *err)
+{
+	struct attach a = {.params = params, .err = err};
+	enum engram_status status = client_connected(client, err);
+	struct engram_table *t;
+
+	*out = NULL;
+	if (status)
+		return status;
+	t = calloc(1, sizeof(*t));
+	if (!t)
+		return engram_error_set(err, ENGRAM_ENOMEM,
+					"no memory for a table");
+	a.table = t;
+	t->client = client;
+	t->fork_generation = client->fork_generation;
+	t->serial = client->serial;
+	t->tp_rank = params->tp_rank;
+	t->tp_size = params->tp_size ? params->tp_size : 1;
+	t->writable = params->writable;
+	t->num_asked = params->num_layers;
+	if (params->num_layers)
+		memcpy(t->layer_ids, params->layers,
+		       params->num_layers * sizeof(t->layer_ids[0]));
+	memcpy(t->name, params->table, strlen(params->table));
+	status = attach(&a);
+	if (status) {
+		table_free(t);
+		return status;
+	}
+	*out = t;
+	return ENGRAM_OK;
 }
 
 enum engram_status engram_attach(engram_client *client,
 				 const struct engram_attach_params *params,
 				 engram_table **out)
 {
-	struct attach a = {.params = params, .err = client_error()};
+	struct engram_error *err = client_error();
 	enum engram_status status;
 
 	*out = NULL;
-	status = fork_check(client->fork_generation, a.err);
+	status = fork_check(client->fork_generation, err);
 	if (!status)
-		status = check_params(params, a.err);
+		status = check_params(params, err);
 	if (status)
 		return status;
-	a.table = calloc(1, sizeof(*a.table));
-	if (!a.table)
-		return engram_error_set(a.err, ENGRAM_ENOMEM,
-					"no memory for a table");
-	a.table->client = client;
-	a.table->fork_generation = client->fork_generation;
-	a.table->tp_rank = params->tp_rank;
-	a.table->tp_size = params->tp_size ? params->tp_size : 1;
-	memcpy(a.table->name, params->table, strlen(params->table));
-	status = attach(&a);
-	if (status) {
-		table_free(a.table);
-		return status;
-	}
-	*out = a.table;
-	return ENGRAM_OK;
+	pthread_mutex_lock(&client->lock);
+	status = table_attach(client, params, out, err);
+	pthread_mutex_unlock(&client->lock);
+	return status;
+}
+
+void table_let_go(struct engram_table *table)
+{
+	struct engram_client *client = table->client;
+
+	/* No answer is awaited: a process must be able to leave while the
+	 * sidecar is stopped.  Whatever fails here, the connection is closed
+	 * then, and the lease with it.  One of a former connection ended with
+	 * that. */
+	if (table->serial == client->serial)
+		rpc_notify(
+			client, "detach",
+			json_pack("{s:I}", "lease", (json_int_t)table->lease),
+			NULL);
+	client->num_tables--;
 }
 
 enum engram_status engram_detach(engram_table *table)
 {
 	struct engram_client *client;
+	struct engram_table *next;
 
 	if (!table)
 		return ENGRAM_OK;
@@ -485,14 +532,14 @@ enum engram_status engram_detach(engram_table *table)
 	client = table->client;
 	FAILPOINT(client_detaches);
 	pthread_mutex_lock(&client->lock);
-	/* No answer is awaited: a process must be able to leave while the
-	 * sidecar is stopped.  Whatever fails here, the connection is closed
-	 * then, and the lease with it. */
-	rpc_notify(client, "detach",
-		   json_pack("{s:I}", "lease", (json_int_t)table->lease), NULL);
-	client->num_tables--;
+	next = table->next;
+	if (next)
+		table_let_go(next);
+	table_let_go(table);
 	pthread_mutex_unlock(&client->lock);
 	FAILPOINT(client_detached);
+	if (next)
+		table_free(next);
 	table_free(table);
 	return ENGRAM_OK;
 }

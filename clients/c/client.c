@@ -12,6 +12,7 @@
 #define CALL_TIMEOUT_MS	 30000
 #define BACKOFF_FIRST_MS 10
 #define BACKOFF_LAST_MS	 1000
+#define RECONNECT_MS	 1000 /* for a greeting, while a step may wait */
 
 static void sleep_ms(int ms)
 {
@@ -29,15 +30,14 @@ static bool may_come_up(enum engram_status status)
 }
 
 static enum engram_status connect_once(struct engram_client *client,
-				       const char *path,
+				       const char *path, int timeout_ms,
 				       struct engram_error *err)
 {
 	enum engram_status status;
 
 	status = conn_open(&client->conn, path, err);
 	if (!status)
-		status = rpc_greeting(
-			client, conn_deadline(client->call_timeout_ms), err);
+		status = rpc_greeting(client, conn_deadline(timeout_ms), err);
 	if (status)
 		conn_close(&client->conn);
 	return status;
@@ -52,7 +52,9 @@ static enum engram_status connect_wait(struct engram_client *client,
 	enum engram_status status;
 	int left;
 
-	while (status = connect_once(client, path, err), may_come_up(status)) {
+	while (status =
+		       connect_once(client, path, client->call_timeout_ms, err),
+	       may_come_up(status)) {
 		left = conn_poll_ms(deadline);
 		if (!left)
 			break;
@@ -79,8 +81,67 @@ static enum engram_status check_params(const struct engram_open_params *params,
 	return ENGRAM_OK;
 }
 
+static enum engram_status tried_lately(const struct engram_client *client,
+				       struct engram_error *err)
+{
+	engram_error_set(err, ENGRAM_EDISCONNECTED,
+			 "engramd is not there; the next try is in %d ms",
+			 conn_poll_ms(client->retry_at));
+	engram_error_fix(err, "see whether engramd runs; what is mapped stays "
+			      "readable");
+	return ENGRAM_EDISCONNECTED;
+}
+
+/* The same instance as before, or nothing. */
+static enum engram_status reconnect(struct engram_client *client,
+				    struct engram_error *err)
+{
+	char instance[sizeof(client->instance)];
+	enum engram_status status;
+
+	memcpy(instance, client->instance, sizeof(instance));
+	status = connect_once(client, client->path, RECONNECT_MS, err);
+	if (!status && strcmp(instance, client->instance) != 0) {
+		engram_error_set(err, ENGRAM_EPROTOCOL,
+				 "instance \"%s\" answers where \"%s\" was",
+				 client->instance, instance);
+		engram_error_fix(err, "open another client");
+		conn_close(&client->conn);
+		status = ENGRAM_EPROTOCOL;
+	}
+	memcpy(client->instance, instance, sizeof(instance));
+	return status;
+}
+
+enum engram_status client_connected(struct engram_client *client,
+				    struct engram_error *err)
+{
+	enum engram_status status;
+
+	if (client->conn.sock >= 0)
+		return ENGRAM_OK;
+	if (conn_now() < client->retry_at)
+		return tried_lately(client, err);
+	status = reconnect(client, err);
+	if (status) {
+		client->backoff_ms = client->backoff_ms * 2 < BACKOFF_LAST_MS
+					     ? client->backoff_ms * 2
+					     : BACKOFF_LAST_MS;
+		client->retry_at = conn_deadline(client->backoff_ms);
+		return status;
+	}
+	client->backoff_ms = BACKOFF_FIRST_MS;
+	client->serial++;
+	if (client->naming)
+		rpc_notify(client, "client.name", json_incref(client->naming),
+			   NULL);
+	return ENGRAM_OK;
+}
+
 static void client_free(struct engram_client *client)
 {
+	json_decref(client->naming);
+	free(client->path);
 	conn_close(&client->conn);
 	if (client->wake >= 0)
 		close(client->wake);
@@ -102,6 +163,7 @@ static struct engram_client *client_new(struct engram_error *err)
 	conn_init(&client->conn);
 	client->wake = -1;
 	client->next_id = 1;
+	client->backoff_ms = BACKOFF_FIRST_MS;
 	client->fork_generation = fork_generation();
 	client->fork_entry.fds[0] = &client->conn.sock;
 	client->fork_entry.fds[1] = &client->wake;
@@ -147,18 +209,22 @@ static enum engram_status open_client(const struct engram_open_params *params,
 		json_decref(naming);
 		return err->status;
 	}
+	client->naming = naming;
+	client->path = strdup(path);
 	client->call_timeout_ms = params->call_timeout_ms
 					  ? params->call_timeout_ms
 					  : CALL_TIMEOUT_MS;
-	status = connect_wait(client, path, params->connect_wait_ms, err);
+	status = client->path ? connect_wait(client, path,
+					     params->connect_wait_ms, err)
+			      : engram_error_set(err, ENGRAM_ENOMEM,
+						 "no memory for a client");
 	if (status) {
-		json_decref(naming);
 		client_free(client);
 		return status;
 	}
 	/* For people to read only: its failure is not worth an answer. */
 	if (naming)
-		rpc_notify(client, "client.name", naming, NULL);
+		rpc_notify(client, "client.name", json_incref(naming), NULL);
 	*out = client;
 	return ENGRAM_OK;
 }
@@ -200,7 +266,7 @@ enum engram_status engram_close(engram_client *client)
 
 uint64_t engram_boot_epoch(const engram_client *client)
 {
-	return client->boot_epoch;
+	return __atomic_load_n(&client->boot_epoch, __ATOMIC_RELAXED);
 }
 
 const char *engram_server_version(const engram_client *client)

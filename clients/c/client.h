@@ -36,12 +36,28 @@ struct engram_client {
 	struct client_events events;
 	unsigned int num_tables;
 
+	uint64_t serial;  /* of the connection: leases of another are gone */
+	int64_t retry_at; /* when to connect anew, conn_now() */
+	int backoff_ms;
+	uint64_t boot_epoch; /* stored atomically, for engram_boot_epoch */
+	char version[32];
+
 	/* never changes after engram_open */
 	int call_timeout_ms;
-	uint64_t boot_epoch;
-	char version[32];
+	char *path;
+	json_t *naming; /* parameters of client.name, or NULL */
 	char instance[ENGRAM_NAME_MAX + 1];
 };
+
+/* ---- client.c ---- */
+
+/*
+ * With the lock held: a connection to the sidecar that the control page is
+ * of, made anew if it was lost.  Never waits for a sidecar to come up: when
+ * it was tried not long ago this is ENGRAM_EDISCONNECTED at once.
+ */
+enum engram_status client_connected(struct engram_client *client,
+				    struct engram_error *err);
 
 /* ---- last_error.c ---- */
 
@@ -99,6 +115,7 @@ void events_free(struct client_events *events);
 
 struct table_layer {
 	int32_t layer_id;
+	uint64_t dev, ino; /* of the segment */
 	struct engram_segment_map map;
 	struct engram_shard shard;
 	struct engram_rows rows;
@@ -109,17 +126,36 @@ struct engram_table {
 	unsigned int fork_generation;
 	char name[ENGRAM_NAME_MAX + 1];
 	int64_t lease;
+	uint64_t serial; /* of the connection that the lease is of */
 	uint64_t generation;
 	uint64_t boot_epoch;
 	char content_id[33];
 	uint32_t tp_rank, tp_size;
 	const struct engram_control_page *control;
 	uint32_t num_layers;
+	int32_t layer_ids[ENGRAM_LAYERS_MAX]; /* that were asked for, if any */
+	uint32_t num_asked;
+	bool writable;
+	bool borrowed;		   /* `layers` are those of the table before */
+	struct engram_table *next; /* prepared; under the client's lock */
 	struct table_layer layers[ENGRAM_LAYERS_MAX];
 	/* what engram_hash_params points to */
 	const int64_t *multipliers[ENGRAM_LAYERS_MAX];
 	const int64_t *primes[ENGRAM_LAYERS_MAX];
 	const int64_t *offsets[ENGRAM_LAYERS_MAX];
 };
+
+/* With the lock held: the current generation as a table of its own. */
+enum engram_status table_attach(struct engram_client *client,
+				const struct engram_attach_params *params,
+				struct engram_table **out,
+				struct engram_error *err);
+/* With the lock held: the lease goes, and is counted no more. */
+void table_let_go(struct engram_table *table);
+/* Unmap, free. */
+void table_free(struct engram_table *table);
+/* Are rows laid out, hashed and sharded alike? */
+bool table_same_geometry(const struct engram_segment_header *a,
+			 const struct engram_segment_header *b);
 
 #endif

@@ -84,7 +84,9 @@ enum engram_status engram_open(const struct engram_open_params *params,
  * allowed.  The sidecar drops whatever the connection leased. */
 enum engram_status engram_close(engram_client *client);
 
-/* The sidecar met at the last connect. */
+/* The sidecar met at the last connect: engram_attach and engram_table_prepare
+ * connect anew when the connection was lost.  Subscriptions to events end with
+ * the connection; the version is valid until the next connect. */
 uint64_t engram_boot_epoch(const engram_client *client);
 const char *engram_server_version(const engram_client *client);
 
@@ -167,9 +169,61 @@ enum engram_status engram_table_info(const engram_table *table,
 
 /* The generation that is current now, from the control page, without a
  * system call; 0 if the sidecar withdrew the table, has stopped, or is another
- * process than the one attached to (engram_open anew).  What is mapped stays
- * readable all the same. */
+ * process than the one attached to.  What is mapped stays readable all the
+ * same; see engram_table_prepare. */
 uint64_t engram_table_poll(const engram_table *table);
+
+/* ---- changing over to the next generation, or the next engramd ---- */
+
+/*
+ *	if (engram_table_poll(t) != generation) {		 each step
+ *		status = engram_table_prepare(t, &next);	 any thread
+ *		if (!status && next)
+ *			status = engram_table_refresh(t, next);	 step boundary
+ *	}
+ *
+ * After a reload, prepare leases and maps the generation that is current now
+ * beside the one in use, and refresh changes over; ranks that share a step
+ * first agree on what all have prepared.  After a restart of engramd both are
+ * needed too, to lease the table anew: prepare then gives the same generation,
+ * memory that engramd has adopted stays mapped where it is, and nothing is read
+ * from elsewhere meanwhile.  A client that does neither goes on reading what it
+ * has mapped.
+ */
+
+/*
+ * *generation: what a refresh would change over to, 0 when that is what the
+ * table has.  What was prepared before and is not current any more is let go
+ * of.  Any thread, also while others use the table; takes as long as a call to
+ * engramd, and at most a second to reconnect, which is tried with back-off:
+ * ENGRAM_EDISCONNECTED at once between two tries.  ENGRAM_EDRAINING when the
+ * table is withdrawn for a reload that drains first or an unload: detach, and
+ * attach once it is ready.  ENGRAM_EGEOMETRY when the sizes that callers go
+ * by differ: likewise.  After any error the table is as it was.
+ */
+enum engram_status engram_table_prepare(engram_table *table,
+					uint64_t *generation);
+/* What is prepared, or NULL: for engram_table_info, engram_layer_info and
+ * engram_hash_params, until the next prepare, swap, refresh or detach.  Where
+ * memory stays mapped, its addresses are the table's own. */
+const engram_table *engram_table_prepared(const engram_table *table);
+
+/*
+ * Change over to what is prepared: `generation`, or with 0 whatever is current,
+ * which is then prepared here if need be; nothing happens if there is nothing
+ * new.  No other call may use the table meanwhile, and rows, pointers and
+ * views of before are invalid after.  ENGRAM_EGONE when `generation` is not
+ * what is prepared; what engram_table_prepare says.  Opened gather handles
+ * follow by themselves.
+ */
+enum engram_status engram_table_refresh(engram_table *table,
+					uint64_t generation);
+/* The same, but what was in use before stays mapped and leased in *old, to be
+ * let go of by engram_detach once nobody reads it; NULL if nothing
+ * happened.  *old shares its mappings with the table if memory stayed where it
+ * was. */
+enum engram_status engram_table_swap(engram_table *table, uint64_t generation,
+				     engram_table **old);
 
 /* ---- using it; `layer` is an index into the attached layers ---- */
 

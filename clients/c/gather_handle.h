@@ -25,7 +25,7 @@ struct engram_gather {
 	uint32_t threads;
 	int64_t id; /* of the ring, at this engramd */
 	/* whom it was opened with last, well or not */
-	uint64_t epoch;
+	uint64_t serial;
 	int64_t lease;
 	bool served; /* and engramd serves it */
 	/* batch n is in slot n % slots */
@@ -44,7 +44,7 @@ enum engram_status gather_sync(struct engram_gather *g,
 /* gather.c: bytes of a row of the table, as packed. */
 static inline bool gather_moved(const struct engram_gather *g)
 {
-	return g->lease != g->table->lease || g->epoch != g->table->boot_epoch;
+	return g->lease != g->table->lease || g->serial != g->table->serial;
 }
 
 #endif

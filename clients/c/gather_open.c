@@ -64,13 +64,13 @@ enum engram_status gather_sync(struct engram_gather *g,
 	if (!gather_moved(g))
 		return ENGRAM_OK;
 	pthread_mutex_lock(&client->lock);
-	if (g->served && g->epoch == g->table->boot_epoch)
+	if (g->served && g->serial == g->table->serial)
 		status = bind_ring(g, err);
 	else
 		status = open_ring(g, err);
 	pthread_mutex_unlock(&client->lock);
 	/* Once for each lease, whatever comes of it. */
-	g->epoch = g->table->boot_epoch;
+	g->serial = g->table->serial;
 	g->lease = g->table->lease;
 	g->served = !status;
 	return status;
@@ -193,7 +193,7 @@ enum engram_status engram_gather_close(engram_gather *gather)
 	client = gather->table->client;
 	pthread_mutex_lock(&client->lock);
 	/* engramd has a mapping of its own: nobody need wait for it. */
-	if (gather->served && gather->epoch == client->boot_epoch)
+	if (gather->served && gather->serial == client->serial)
 		rpc_notify(client, "gather.close",
 			   json_pack("{s:I}", "ring", (json_int_t)gather->id),
 			   NULL);

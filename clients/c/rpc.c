@@ -129,6 +129,7 @@ static enum engram_status check_greeting(struct engram_client *client,
 		json_string_value(json_object_get(params, "product"));
 	const json_t *protocol = json_object_get(params, "protocol");
 	const json_t *major = json_object_get(protocol, "major");
+	uint64_t epoch;
 
 	/* What a full or stopping sidecar says instead of hello. */
 	if (json_is_object(json_object_get(msg, "error")))
@@ -150,9 +151,9 @@ static enum engram_status check_greeting(struct engram_client *client,
 		      json_object_get(params, "version")) ||
 	    copy_word(client->instance, sizeof(client->instance),
 		      json_object_get(params, "instance")) ||
-	    parse_epoch(&client->boot_epoch,
-			json_object_get(params, "boot_epoch")))
+	    parse_epoch(&epoch, json_object_get(params, "boot_epoch")))
 		return broken(client, err, "its greeting is incomplete");
+	__atomic_store_n(&client->boot_epoch, epoch, __ATOMIC_RELAXED);
 	return ENGRAM_OK;
 }
 

@@ -249,6 +249,16 @@ def lending(tables, reader):  # pylint: disable=unused-argument
     return client
 
 
+def provoke(client, victim, point):
+    """Have it come to a point that it does not pass by attaching."""
+    if "detache" in point:
+        victim.goes_on()
+        victim.map[0] = 1
+    elif point in ("client_prepared", "client_moved"):
+        victim.goes_on()
+        client.finish(client.call("reload", table="demo", force=True)["job"])
+
+
 def no_leases(client):
     engramd.until(lambda: client.table("demo")["leases"] == 0,
                   "its lease ends")
@@ -257,9 +267,7 @@ def no_leases(client):
 @pytest.mark.parametrize("point", CLIENT)
 def test_client_killed(tables, reader, known, lending, usual, point):
     victim = client_with(tables, known, point, "kill")
-    if "detache" in point:
-        victim.goes_on()
-        victim.map[0] = 1
+    provoke(lending, victim, point)
     assert victim.process.wait(engramd.DEADLINE) == -signal.SIGKILL
     no_leases(lending)
     reader.attached(2)
@@ -273,9 +281,7 @@ def test_client_stopped(tables, reader, known, lending, point):
     gone."""
     for end in signal.SIGCONT, signal.SIGKILL:
         victim = client_with(tables, known, point, "stop")
-        if "detache" in point:
-            victim.goes_on()
-            victim.map[0] = 1
+        provoke(lending, victim, point)
         engramd.until(lambda: engramd.stopped(victim.process), "it stops")
         other = row_reader.RowReader(tables, "demo", known)
         other.goes_on()

@@ -361,7 +361,7 @@ def test_jobs(client):
     assert job == client.call("job.get", job=number)
     assert set(job) == {"job", "kind", "table", "state", "bytes_total",
                         "bytes_done", "rate", "eta_seconds", "phase",
-                        "age_seconds", "generation", "unchanged",
+                        "age_seconds", "generation", "unchanged", "not_adopted",
                         "error"}
     assert job["state"] == "done" and job["error"] is None
     # an ended job stays as it is

@@ -65,6 +65,7 @@ static int num_known;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 static struct held next, last;
+static uint64_t move_to; /* a generation that is prepared, or 0: `next` */
 static bool move_waits;
 static atomic_bool mover_ended;
 
@@ -157,6 +158,18 @@ static struct held hand_over(struct held held)
 	return held;
 }
 
+/* The reader changes over inside the handle it has. */
+static void move_on(uint64_t generation)
+{
+	pthread_mutex_lock(&lock);
+	move_to = generation;
+	move_waits = true;
+	while (move_waits)
+		pthread_cond_wait(&moved, &lock);
+	move_to = 0;
+	pthread_mutex_unlock(&lock);
+}
+
 static bool is_current(const engram_table *table)
 {
 	struct engram_table_info info;
@@ -169,11 +182,24 @@ static void *mover(void *arg)
 {
 	struct held now = {0}, found, old;
 	enum engram_status status;
+	uint64_t generation;
 
 	(void)arg;
 	while (!atomic_load(&stats->end)) {
 		pause_ms(1);
 		if (is_current(now.table))
+			continue;
+		status = now.table
+				 ? engram_table_prepare(now.table, &generation)
+				 : ENGRAM_ENOTFOUND;
+		if (!status) {
+			if (generation)
+				move_on(generation);
+			continue;
+		}
+		note(status);
+		/* It may come back, and what is mapped is good till then. */
+		if (status == ENGRAM_EDISCONNECTED)
 			continue;
 		status = take_hold(&found);
 		/* One who unloads a table waits for those who have it. */
@@ -259,7 +285,13 @@ static void step(const struct held *held, uint64_t *state)
 static void change_over(struct held *held)
 {
 	pthread_mutex_lock(&lock);
-	if (move_waits) {
+	if (move_waits && move_to) {
+		note(engram_table_refresh(held->table, move_to));
+		if (seed_of(held->table, &held->seed))
+			atomic_fetch_add(&stats->attaches, 1);
+		move_waits = false;
+		pthread_cond_signal(&moved);
+	} else if (move_waits) {
 		last = *held;
 		*held = next;
 		move_waits = false;
