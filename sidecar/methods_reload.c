@@ -42,7 +42,7 @@ RPC_METHOD_DECL(method_reload)
 	struct reload_terms terms = {.hold = rpc_boolean(call, "hold"),
 				     .force = rpc_boolean(call, "force")};
 	enum engram_status status;
-	struct job *job;
+	struct job *job = NULL;
 
 	if (!table)
 		return ENGRAM_ENOTFOUND;
@@ -90,7 +90,7 @@ RPC_METHOD_DECL(method_publish)
 	const char *text = rpc_string(call, "content_id");
 	uint64_t content_id[2];
 	enum engram_status status;
-	struct job *job;
+	struct job *job = NULL;
 
 	if (!table)
 		return ENGRAM_ENOTFOUND;
@@ -131,7 +131,7 @@ RPC_METHOD_DECL(method_rollback)
 {
 	struct table *table = method_table(call, err);
 	enum engram_status status;
-	struct job *job;
+	struct job *job = NULL;
 
 	if (!table)
 		return ENGRAM_ENOTFOUND;
