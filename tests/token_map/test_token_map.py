@@ -225,6 +225,18 @@ def test_every_code_point():
     assert probe("--fold") == library("--fold")
 
 
+def test_every_space(tmp_path):
+    """Alone, beside itself, and at both ends of a text; those of Unicode are
+    all below U+3100."""
+    points = [*range(0x3100), 0xe000, 0xe001, 0xfeff, 0xe0020]
+    vocab = dict.fromkeys(spell(text) for c in map(chr, points)
+                          for text in (c, c + c, "q" + c, c + "q"))
+    file = write(tmp_path / "tokenizer.json",
+                 {token: i for i, token in enumerate(vocab)})
+    assert len(vocab) > 40000
+    assert ours(file) == theirs(file)
+
+
 def test_random_texts(tmp_path):
     """Also that the keys of what is equal are those that the library makes:
     each text beside its key."""
