@@ -122,8 +122,10 @@ enum engram_status checkpoint_read_config(struct checkpoint *c,
 		c->files[file].identity.header_hash = hash;
 		common->files[common->count++] = file;
 	} else if (!by_format || status != ENGRAM_ENOTFOUND) {
-		engram_error_fix(err, "name the directory that holds "
-				      "config.json and the safetensors files");
+		if (status == ENGRAM_ENOTFOUND)
+			engram_error_fix(err, "name the directory that holds "
+					      "config.json and the safetensors "
+					      "files");
 		return status;
 	}
 	take_config(c, m, f);

@@ -195,6 +195,7 @@ enum engram_status checkpoint_shards_open(struct checkpoint *c,
 		return no_memory(err);
 	status = json_source_read(&src, path, INDEX_BYTES_MAX,
 				  ENGRAM_ECHECKPOINT, err);
+	status = identity_dangling(path, status, err);
 	free(path);
 	if (status == ENGRAM_ENOTFOUND) {
 		status = scan(c, out, err);

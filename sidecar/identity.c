@@ -12,6 +12,22 @@ static int64_t mtime_of(const struct stat *st)
 	return st->st_mtim.tv_sec * INT64_C(1000000000) + st->st_mtim.tv_nsec;
 }
 
+enum engram_status identity_dangling(const char *path,
+				     enum engram_status status,
+				     struct engram_error *err)
+{
+	struct stat st;
+
+	if (status != ENGRAM_ENOTFOUND || lstat(path, &st))
+		return status;
+	engram_error_set(err, ENGRAM_ECHECKPOINT,
+			 "%s: is a link to what is not there", path);
+	engram_error_path(err, "%s", path);
+	engram_error_fix(err, "download the file again, or mount what the "
+			      "link leads into");
+	return ENGRAM_ECHECKPOINT;
+}
+
 enum engram_status identity_open(const char *path, int *fd,
 				 struct engram_segment_source *identity,
 				 struct engram_error *err)
@@ -32,7 +48,7 @@ enum engram_status identity_open(const char *path, int *fd,
 		engram_error_path(err, "%s", path);
 		if (*fd >= 0)
 			close(*fd);
-		return status;
+		return identity_dangling(path, status, err);
 	}
 	identity->size = (uint64_t)st.st_size;
 	identity->mtime_ns = mtime_of(&st);

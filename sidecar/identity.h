@@ -12,6 +12,15 @@ enum engram_status identity_open(const char *path, int *fd,
 				 struct engram_segment_source *identity,
 				 struct engram_error *err);
 
+/*
+ * A file that was not found (`status` ENGRAM_ENOTFOUND) may do without, unless
+ * there is a link of its name that leads nowhere: ENGRAM_ECHECKPOINT then, else
+ * `status`.
+ */
+enum engram_status identity_dangling(const char *path,
+				     enum engram_status status,
+				     struct engram_error *err);
+
 /* ENGRAM_ESOURCECHANGED if the file at `path` is not what it was. */
 enum engram_status identity_check(const char *path,
 				  const struct engram_segment_source *identity,

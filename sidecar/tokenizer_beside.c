@@ -9,8 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
+#include "identity.h"
 #include "tokenizer.h"
 
 #define BESIDE_BYTES_MAX (256u << 20)
@@ -116,6 +117,7 @@ static bool open_beside(struct beside *b, const char *file, const char *name,
 {
 	const char *slash = strrchr(file, '/');
 	const int dir = slash ? (int)(slash + 1 - file) : 0;
+	struct stat st;
 	bool there;
 	char *path;
 
@@ -126,11 +128,14 @@ static bool open_beside(struct beside *b, const char *file, const char *name,
 					     "no memory to read a tokenizer");
 		return false;
 	}
-	there = !access(path, F_OK) || errno != ENOENT;
+	there = !lstat(path, &st) || errno != ENOENT;
 	/* model_max_length is 10^30 in many. */
 	if (there)
-		b->status = json_source_read_reals(src, path, BESIDE_BYTES_MAX,
-						   ENGRAM_ECHECKPOINT, b->err);
+		b->status = identity_dangling(
+			path,
+			json_source_read_reals(src, path, BESIDE_BYTES_MAX,
+					       ENGRAM_ECHECKPOINT, b->err),
+			b->err);
 	free(path);
 	b->src = src;
 	return there && !b->status;

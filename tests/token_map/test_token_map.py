@@ -213,6 +213,19 @@ def test_holes(tmp_path):
     assert ours(file)["token_map"] == [0, 1, 1, 2, 0]
 
 
+def test_link_to_nothing_beside(tmp_path):
+    """What it named is not known, which is not to name none."""
+    file = write(tmp_path / "tokenizer.json", *TOKENS)
+    for name in CONFIG, MAP, "added_tokens.json":
+        (tmp_path / name).symlink_to("gone")
+        run = subprocess.run([PROBE, file], capture_output=True, text=True,
+                             check=False, timeout=120)
+        assert run.returncode == 1
+        assert f"{tmp_path}/{name}: is a link to what is not" in run.stdout
+        assert f"path: {tmp_path}/{name}\n" in run.stdout
+        (tmp_path / name).unlink()
+
+
 def test_every_byte(tmp_path):
     file = write(tmp_path / "tokenizer.json",
                  [bytes([b]) for b in range(256)]
