@@ -17,12 +17,13 @@ CPU = -1  # as a device
 
 # By NumPy's one-letter codes, which are quick to get.
 _NUMPY_KINDS = {
-    "i": "int32", "l": "int64", "q": "int64", "?": "bool", "B": "bool bytes",
-    "b": "bool", "H": "bf16"}
+    "i": ("int32",), "l": ("int64",), "q": ("int64",), "?": ("bool",),
+    "B": ("bool", "bytes"), "b": ("bool",), "H": ("bf16",)}
 _TYPESTR_KINDS = {
-    "<i4": "int32", "<i8": "int64", "|b1": "bool", "|u1": "bool bytes",
-    "|i1": "bool", "<u2": "bf16", "<V2": "bf16", "|V2": "bf16"}
-_torch_kinds: dict[Any, str] = {}
+    "<i4": ("int32",), "<i8": ("int64",), "|b1": ("bool",),
+    "|u1": ("bool", "bytes"), "|i1": ("bool",), "<u2": ("bf16",),
+    "<V2": ("bf16",), "|V2": ("bf16",)}
+_torch_kinds: dict[Any, tuple[str, ...]] = {}
 
 
 class View(NamedTuple):
@@ -52,14 +53,14 @@ def is_tensor(array: Any) -> bool:
     return module is not None and isinstance(array, module.Tensor)
 
 
-def _torch_kind(dtype: Any) -> str:
+def _torch_kinds_of(dtype: Any) -> tuple[str, ...]:
     if not _torch_kinds:
         module = torch()
         _torch_kinds.update({
-            module.int32: "int32", module.int64: "int64",
-            module.bool: "bool", module.uint8: "bool bytes",
-            module.int8: "bool", module.bfloat16: "bf16"})
-    return _torch_kinds.get(dtype, "")
+            module.int32: ("int32",), module.int64: ("int64",),
+            module.bool: ("bool",), module.uint8: ("bool", "bytes"),
+            module.int8: ("bool",), module.bfloat16: ("bf16",)})
+    return _torch_kinds.get(dtype, ())
 
 
 def _wrong(name: str, what: str, fix: str = "") -> errors.EngramError:
@@ -70,24 +71,27 @@ def view(array: Any, name: str, kind: str, dims: int) -> View:
     """InvalidArgument, with `name`, for what is not such an array."""
     if is_tensor(array):
         dtype: Any = array.dtype
-        found = _torch_kind(dtype)
-        result = View(array.data_ptr(), tuple(array.shape), array.stride(),
-                      array.get_device() if array.is_cuda else CPU)
-        if result.device == CPU and not array.is_cpu:
+        kinds = _torch_kinds_of(dtype)
+        if array.is_cuda:
+            result = View(array.data_ptr(), array.shape, array.stride(),
+                          array.get_device())
+        elif array.is_cpu:
+            result = View(array.data_ptr(), array.shape, array.stride(), CPU)
+        else:
             raise _wrong(name, f"on {array.device}, wanted on the CPU or a "
                          "CUDA device")
     elif isinstance(array, _ndarray()):
         dtype = array.dtype
-        found = _NUMPY_KINDS.get(dtype.char) or (
-            "bf16" if dtype.name == "bfloat16" else "")
+        kinds = _NUMPY_KINDS.get(dtype.char) or (
+            ("bf16",) if dtype.name == "bfloat16" else ())
         result = _numpy_view(array, name)
     elif hasattr(array, "__cuda_array_interface__"):
         result, dtype = _cuda_view(array)
-        found = _TYPESTR_KINDS.get(dtype, "")
+        kinds = _TYPESTR_KINDS.get(dtype, ())
     else:
         raise _wrong(name, "an array of NumPy, torch or CUDA wanted, "
                      f"{type(array).__name__} given")
-    if kind != found and kind not in found.split():
+    if kind not in kinds:
         raise _wrong(name, f"{kind} wanted, {dtype} given",
                      "convert it: .int() in torch, .astype in NumPy"
                      if kind == "int32" else "")
@@ -188,7 +192,7 @@ def int64(array: Any, name: str) -> Any:
 
 def _integers(array: Any, name: str, kind: str) -> Any:
     if is_tensor(array):
-        if array.is_cuda or _torch_kind(array.dtype) == kind or \
+        if array.is_cuda or kind in _torch_kinds_of(array.dtype) or \
                 array.is_floating_point():
             return array
         return _to_torch(array, name, kind)
@@ -198,7 +202,7 @@ def _integers(array: Any, name: str, kind: str) -> Any:
         array = numpy_module().asarray(array)
         if not array.size:
             return array.astype(kind)
-    if _NUMPY_KINDS.get(array.dtype.char) == kind or \
+    if kind in _NUMPY_KINDS.get(array.dtype.char, ()) or \
             array.dtype.kind not in "iu":
         return array
     _check_range(array.size and (int(array.min()), int(array.max())), name,
