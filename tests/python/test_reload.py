@@ -2,6 +2,10 @@
 """Replacing a table while Python reads it.  The two checkpoints differ in their
 rows alone."""
 import asyncio
+import gc
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,7 +13,7 @@ import pytest
 import engram_client
 import engramd
 import rows_of
-from conftest import COLS, DIM, SHAPE, start
+from conftest import COLS, DIM, LAYERS, ROOT, SHAPE, start
 from engram_client import AsyncClient, Client, errors
 
 FIRST = np.arange(COLS, dtype=np.int32)[None]  # row numbers, one token
@@ -118,3 +122,130 @@ def test_a_broken_checkpoint_leaves_all_as_it_was(reloader, tmp_path):
         assert caught.value.path
         assert table.poll() == table.generation == 1
         assert seed_of(table) == 0
+
+
+def test_refresh(reloader, seeds):
+    """Polled at no cost, prepared beside, changed over to when it suits."""
+    with reloader.attach("demo") as table:
+        assert table.prepare() == 0 and not table.refresh()
+        reloader.reload("demo", checkpoint=str(seeds[1]))
+        assert (table.poll(), table.generation) == (2, 1)
+        assert table.prepare() == 2
+        assert (table.generation, seed_of(table)) == (1, 0)
+        assert table.refresh(2)
+        assert (table.generation, table.poll()) == (2, 2)
+        assert all(seed_of(table, layer) == 1 for layer in LAYERS)
+        assert table.content_id == reloader.table("demo")["content_id"]
+        assert table.prepare() == 0 and not table.refresh()
+        reloader.reload("demo", checkpoint=str(seeds[0]))
+        assert table.refresh()  # without preparing
+        assert (table.generation, seed_of(table)) == (3, 0)
+
+
+def test_refresh_to_what_is_not_prepared(reloader, seeds):
+    with reloader.attach("demo") as table:
+        reloader.reload("demo", checkpoint=str(seeds[1]))
+        with pytest.raises(errors.GenerationGone):
+            table.refresh(2)
+        assert seed_of(table) == 0
+        assert table.refresh() and seed_of(table) == 1
+
+
+def leases(client):
+    return {one["generation"]: one["leases"]
+            for one in client.table("demo")["generations"]}
+
+
+def test_views_look_on_at_what_they_were_made_of(reloader, seeds):
+    with reloader.attach("demo") as table:
+        old = table.weight_view(3, as_torch=False)
+        reloader.reload("demo", checkpoint=str(seeds[1]))
+        assert table.refresh()
+        new = table.weight_view(3, as_torch=False)
+        for view, seed in ((old, 0), (new, 1)):
+            assert view[7].tobytes() == rows_of.record(3 | seed << 14, 7,
+                                                       DIM)[0]
+        assert leases(reloader) == {1: 1, 2: 1}
+        del old, view
+        gc.collect()
+        engramd.until(lambda: 1 not in leases(reloader), "the old one goes")
+    assert new[7].tobytes() == rows_of.record(3 | 1 << 14, 7, DIM)[0]
+
+
+def test_gather_follows(reloader, seeds):
+    with reloader.attach("demo") as table, table.gather() as gather:
+        assert np.array_equal(values(gather.lookup(FIRST, 9)), rows(9, 0))
+        reloader.reload("demo", checkpoint=str(seeds[1]))
+        table.refresh()
+        assert np.array_equal(values(gather.lookup(FIRST, 9)), rows(9, 1))
+
+
+def test_a_restarted_engramd(server, seeds):
+    """The table reads on; a refresh leases it anew."""
+    with Client(server.socket) as client:
+        table = client.attach("demo")
+        server.kill()
+        assert seed_of(table) == 0
+        server.start()
+        server.client().have("demo")
+        engramd.until(lambda: table.poll() == 0, "another engramd is seen")
+        assert seed_of(table) == 0
+        assert table.refresh()
+        assert (seed_of(table), table.poll()) == (0, table.generation)
+        assert client.table("demo")["leases"] == 1
+        table.detach()
+
+
+def test_withdrawn(reloader):
+    with reloader.attach("demo") as table:
+        job = reloader.unload("demo", wait=False)["job"]
+        assert table.poll() == 0
+        with pytest.raises(errors.Draining):
+            table.prepare()
+        assert seed_of(table) == 0
+        reloader.cancel(job)
+
+
+READER = """
+import sys, numpy as np, engram_client
+first = np.arange(int(sys.argv[2]), dtype=np.int32)[None]
+with engram_client.Client(sys.argv[1]) as client:
+    table = client.attach("demo")
+    seen, steps, wrong = {}, 0, 0
+    print("attached", flush=True)
+    while len(seen) < 2 or steps < 200 or table.generation < int(sys.argv[3]):
+        if table.poll() not in (0, table.generation):
+            table.refresh()
+        rows = [table.lookup(first, layer).tobytes() for layer in table.layers]
+        before = seen.setdefault(table.content_id, rows)
+        wrong += rows != before
+        steps += 1
+    print(wrong, len(seen), flush=True)
+"""
+
+
+def test_reloads_under_load(server, seeds):
+    """Three processes look rows up without a pause while the table is replaced
+    back to back: every step is of one generation."""
+    reloads = 6
+    readers = [subprocess.Popen(
+        [sys.executable, "-c", READER, server.socket, str(COLS),
+         str(1 + reloads)], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "clients/python")})
+        for _ in range(3)]
+    try:
+        for reader in readers:
+            assert reader.stdout.readline() == "attached\n"
+        with Client(server.socket) as client:
+            for turn in range(1, reloads + 1):
+                job = client.reload("demo", checkpoint=str(seeds[turn % 2]))
+                assert job["generation"] == 1 + turn
+        for reader in readers:
+            wrong, contents = map(int, reader.stdout.readline().split())
+            assert (wrong, contents) == (0, 2)
+            assert reader.wait(engramd.DEADLINE) == 0
+    finally:
+        for reader in readers:
+            reader.kill()
+            reader.wait()
+            reader.stdout.close()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin for vLLM, on a stand-in for the classes that it touches
 (standin/vllm); test_vllm_installed.py does it on vLLM's own."""
+import asyncio
 import importlib
 import pathlib
 import threading
@@ -10,8 +11,9 @@ import pytest
 
 import engram_client
 import engram_client.vllm as plugin
+import engramd
 import rows_of
-from conftest import COLS, DIM, LAYERS
+from conftest import COLS, DIM, LAYERS, SHAPE, start
 from engram_client import errors
 from vllm_model import forget, module, wanted
 
@@ -211,6 +213,79 @@ def test_gathered_rows(vllm, layout, hashes, sidecar):
     assert sum(gather.counters().gathered for gather in gathers) > 0
     for gather in gathers:
         gather.close()
+
+
+class Engine:
+    """LLM and AsyncLLM, with one worker."""
+
+    def __init__(self):
+        self.said = []
+        self.worker = plugin.Worker()
+
+    def collective_rpc(self, method, args=()):
+        self.said.append(method)
+        return [getattr(self.worker, method)(*args)]
+
+    def reset_prefix_cache(self):
+        self.said.append("reset")
+
+
+class AsyncEngine(Engine):
+    async def collective_rpc(self, method, args=()):
+        return super().collective_rpc(method, args)
+
+    async def pause_generation(self, *, mode, clear_cache):
+        self.said.append(f"pause {mode} {clear_cache}")
+
+    async def resume_generation(self):
+        self.said.append("resume")
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_change_over(vllm, layout, hashes, checkpoint, tmp_path, monkeypatch,
+                     asynchronous):
+    """All layers move, between two steps, and caches of prompts are dropped."""
+    other = engramd.synth(tmp_path / "other", *SHAPE, "--engram-vocab-size",
+                          "1000", "--seed", "1")
+    server = start(tmp_path, {"demo": checkpoint})
+    monkeypatch.setenv("ENGRAMD_SOCKET", str(server.socket))
+    try:
+        with engram_client.Client(server.socket) as client:
+            client.load("demo")
+            model = build(layout)
+            engine = AsyncEngine() if asynchronous else Engine()
+
+            def move():
+                if asynchronous:
+                    return asyncio.run(plugin.change_over_async(engine))
+                return plugin.change_over(engine)
+
+            assert move() is None
+            client.reload("demo", checkpoint=str(other))
+            engine.said.clear()
+            moved = move()
+            assert [(one["layer_id"], one["generation"], one["current"])
+                    for one in moved] == [(3, 2, 2), (9, 2, 2)]
+            assert {one["content_id"] for one in moved} != {None}
+            assert engine.said == [
+                "engram_prepare", "pause wait True", "engram_refresh",
+                "resume"] if asynchronous else [
+                "engram_prepare", "engram_refresh", "reset"]
+            for layer in LAYERS:
+                assert np.array_equal(
+                    rows(model, layer, hashes).double().numpy(),
+                    rows_of.lookup(layer | 1 << 14, hashes[
+                        :, LAYERS.index(layer)].numpy(), DIM))
+        forget()
+    finally:
+        server.stop()
+
+
+def test_workers_that_do_not_agree():
+    assert plugin._agreed([[0, 0], [0, 0]]) is None
+    assert plugin._agreed([[0, 2], [2, 2]]) == 2
+    with pytest.raises(errors.Busy, match="once more"):
+        plugin._agreed([[2, 2], [3, 3]])
 
 
 def test_refusals(vllm, layout, monkeypatch):

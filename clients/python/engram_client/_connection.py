@@ -16,8 +16,8 @@ from . import _rpc, errors
 class Connection:
     """Connected when it is made.  Any thread may call; calls take turns.
 
-    A connection that engramd has closed raises Disconnected, and the next call
-    makes a new one: a call is never sent twice.
+    A connection that engramd has closed is made anew before a call; a call
+    under which it is closed raises Disconnected, and is never sent twice.
     """
 
     def __init__(self, path: str, name: str, connect_wait: float | None,
@@ -130,8 +130,21 @@ class Connection:
     def _ready(self) -> None:
         if self._closed:
             raise errors.InvalidArgument("this client is closed")
+        if self._socket is not None and not self._messages and self._at_end():
+            self._drop()
         if self._socket is None:
             self._connect(0.0)
+
+    def _at_end(self) -> bool:
+        """Has engramd closed it?  What else has come stays to be read."""
+        assert self._socket is not None
+        self._socket.settimeout(0)
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def next_event(self, timeout: float | None) -> _rpc.Message | None:
         """The next notification; None when there is none in that time.  For a

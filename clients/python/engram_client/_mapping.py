@@ -44,6 +44,19 @@ def cuda_ordinal(device: Any) -> int:
     return 0
 
 
+class _Replaced:
+    """What was mapped before a refresh, for the views that look at it."""
+
+    def __init__(self) -> None:
+        self.views = 0
+        self.table: int | None = None  # once it is replaced
+
+    def let_go(self) -> None:
+        if self.table and not self.views:
+            table, self.table = self.table, None
+            _library.check(_library.engram().detach(table))
+
+
 class Mapping:
     """Users: the table, and each view.  The last one unmaps.
 
@@ -63,6 +76,7 @@ class Mapping:
         self.table: int | None = None
         self.cuda: int | None = None
         self._users = 1
+        self._looked_at = _Replaced()  # once it is
         self._lock = threading.Lock()
 
     def attach(self, table: str, layers: Sequence[int] | None, tp_rank: int,
@@ -112,16 +126,48 @@ class Mapping:
                strides_bytes: tuple[int, ...], typestr: str) -> Memory:
         """A view; what is mapped stays so while it lives."""
         result = Memory(self, pointer, shape, strides_bytes, typestr)
+        looked_at = self._looked_at
         with self._lock:
             self._users += 1
-        weakref.finalize(result, self._forget).atexit = False
+            looked_at.views += 1
+        weakref.finalize(result, self._forget, looked_at).atexit = False
         return result
 
-    def _forget(self) -> None:
+    def _forget(self, looked_at: _Replaced) -> None:
         try:
+            with self._lock:
+                looked_at.views -= 1
+                looked_at.let_go()
             self.release()
         except errors.EngramError:
             pass  # nobody is there to be told
+
+    def _on_cpu(self) -> None:
+        if self.cuda:
+            raise errors.Unsupported(
+                "a table on a CUDA device does not change over in place",
+                fix="detach it between two steps, and attach it anew")
+
+    def prepare(self) -> int:
+        self._on_cpu()
+        generation = ctypes.c_uint64()
+        _library.check(_library.engram().table_prepare(
+            self.table, addressof(generation)))
+        return generation.value
+
+    def refresh(self, generation: int) -> bool:
+        """False when there was nothing new."""
+        self._on_cpu()
+        old = ctypes.c_void_p()
+        _library.check(_library.engram().table_swap(self.table, generation,
+                                                    addressof(old)))
+        if old.value is None:
+            return False
+        with self._lock:
+            replaced, self._looked_at = self._looked_at, _Replaced()
+            replaced.table = old.value
+            replaced.let_go()
+        return True
 
     def release(self) -> None:
         with self._lock:

@@ -95,6 +95,8 @@ class _Stream:
     async def call(self, method: str, params: dict[str, Any],
                    timeout: float | None = None) -> Any:
         async with self._lock:
+            if self._reader is not None and self._reader.at_eof():
+                await self.close()
             if self._writer is None:
                 await self.connect(0.0)
             timeout = timeout or self.timeout

@@ -42,8 +42,8 @@ class Client:
 
     Any thread may call.  What is started by `load` and the like goes on in
     engramd when this process ends.  Errors are those of
-    engram_client.errors; a call on a connection that engramd has closed
-    raises Disconnected, and the next one connects anew.
+    engram_client.errors.  A connection that engramd has closed is made anew;
+    a call under which it closes raises Disconnected, and is not sent again.
     """
 
     def __init__(self, socket: str | os.PathLike[str] | None = None, *,

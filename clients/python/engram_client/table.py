@@ -210,6 +210,37 @@ class Table:
         table was withdrawn, or its engramd is gone."""
         return _library.engram().table_poll(self._mapped().table)
 
+    def prepare(self) -> int:
+        """After a reload, or a restart of engramd: lease and map what is
+        current now beside what is in use.  Returns the generation that
+        refresh would change over to; 0: the table has it already.
+
+        Any thread, also while others look rows up; it takes as long as a call
+        to engramd (on a CUDA device, as registering does).  Draining while
+        the table is withdrawn: detach, and attach when it is ready.
+        GeometryMismatch when sizes differ: likewise.  Disconnected: later.
+        """
+        return self._mapped().prepare()
+
+    def refresh(self, generation: int = 0) -> bool:
+        """At a step boundary: change over to what is prepared, or with 0 to
+        whatever is current.  False: there was nothing new.
+
+            if table.poll() != table.generation:      # each step, at no cost
+                table.refresh()
+
+        Tensor-parallel ranks first agree on a generation that all have
+        prepared.  No other thread may use the table meanwhile.  Views look on
+        at what they were made of, which stays mapped and leased while they
+        live.  GenerationGone when `generation` is not what is prepared; what
+        prepare says.  After an error the table is as it was.
+        """
+        mapping = self._mapped()
+        if not mapping.refresh(generation):
+            return False
+        self._read_info(mapping)
+        return True
+
     # ---- what it is ----
 
     def layer(self, layer: int | None = None) -> Layer:

@@ -401,7 +401,7 @@ def _make_embedding(module: Any) -> Any:
 
 class Worker:
     """`--worker-extension-cls engram_client.vllm.Worker` gives vLLM's workers
-    these methods, for LLM.collective_rpc and AsyncLLM.collective_rpc."""
+    these methods, for collective_rpc."""
 
     def engram_tables(self) -> list[dict[str, Any]]:
         """What this worker reads, a layer each."""
@@ -413,3 +413,60 @@ class Worker:
                  "tp_rank": embedding.engramd.tp_rank,
                  "tp_size": embedding.engramd.tp_size}
                 for embedding in _embeddings]
+
+    def engram_prepare(self) -> list[int]:
+        """Map what is current beside what is in use, while the engine runs:
+        the generation of each layer, 0 for one that has it already."""
+        return [embedding.engramd.prepare() for embedding in _embeddings]
+
+    def engram_refresh(self, generation: int) -> list[dict[str, Any]]:
+        """Change over, between two steps; then as engram_tables."""
+        for embedding in _embeddings:
+            if embedding.engramd.generation != generation:
+                embedding.engramd.refresh(generation)
+        return self.engram_tables()
+
+
+def _agreed(prepared: Sequence[Sequence[int]]) -> int | None:
+    """The generation that all layers of all workers go to; None: nowhere."""
+    wanted = {generation for layers in prepared for generation in layers
+              if generation}
+    if not wanted:
+        return None
+    if len(wanted) > 1:
+        raise errors.Busy(
+            "the table was replaced again while workers prepared: "
+            f"generations {sorted(wanted)}", fix="change over once more")
+    return wanted.pop()
+
+
+def change_over(llm: Any) -> list[dict[str, Any]] | None:
+    """Move an LLM, between two calls of generate, to the generation that
+    engramd has published.  What was cached of prompts came from the old rows
+    and is dropped.  None: there was nothing new.
+
+    Needs --worker-extension-cls engram_client.vllm.Worker.
+    """
+    generation = _agreed(llm.collective_rpc("engram_prepare"))
+    if generation is None:
+        return None
+    moved = llm.collective_rpc("engram_refresh", args=(generation,))
+    llm.reset_prefix_cache()
+    return [layer for worker in moved for layer in worker]
+
+
+async def change_over_async(engine: Any, mode: str = "wait"
+                            ) -> list[dict[str, Any]] | None:
+    """The same for an AsyncLLM.  Workers prepare while it serves; then it is
+    paused (`mode` as AsyncLLM.pause_generation has it: "wait" for what runs,
+    "abort" it, or "keep" it), its caches are dropped, and it goes on."""
+    generation = _agreed(await engine.collective_rpc("engram_prepare"))
+    if generation is None:
+        return None
+    await engine.pause_generation(mode=mode, clear_cache=True)
+    try:
+        moved = await engine.collective_rpc("engram_refresh",
+                                            args=(generation,))
+    finally:
+        await engine.resume_generation()
+    return [layer for worker in moved for layer in worker]
