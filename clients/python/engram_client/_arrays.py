@@ -49,8 +49,15 @@ def numpy_module() -> Any:
 
 
 def is_tensor(array: Any) -> bool:
-    module = torch()
+    module = sys.modules.get("torch")
     return module is not None and isinstance(array, module.Tensor)
+
+
+def compiling() -> bool:
+    """Is torch.compile tracing the caller?  An old torch never is."""
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    asked = getattr(compiler, "is_compiling", None)
+    return asked is not None and bool(asked())
 
 
 def _torch_kinds_of(dtype: Any) -> tuple[str, ...]:

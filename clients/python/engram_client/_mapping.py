@@ -77,7 +77,8 @@ class Mapping:
         self.cuda: int | None = None
         self._users = 1
         self._looked_at = _Replaced()  # once it is
-        self._lock = threading.Lock()
+        # a view may go, by garbage collection, wherever it is held
+        self._lock = threading.RLock()
 
     def attach(self, table: str, layers: Sequence[int] | None, tp_rank: int,
                tp_size: int, device: int, placement: str,

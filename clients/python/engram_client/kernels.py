@@ -94,8 +94,7 @@ def gate(hidden: Any, kv: Any, q_weight: Any, k_weight: Any, *,
 
     with rms(x) = 1 / sqrt(mean(x^2) + eps), in fp32.
     """
-    module = _arrays.torch()
-    if module is not None and module.compiler.is_compiling():
+    if _arrays.compiling():
         from . import torch_ops
 
         return torch_ops.gate(hidden, kv, q_weight, k_weight, token_mask, eps,

@@ -318,7 +318,7 @@ class Table:
         out of range is InvalidArgument; on a GPU it counts as the pad id, in
         counters().  NoTokenMap.  Meaning: engram_kernels.h.
         """
-        if _compiling():
+        if _arrays.compiling():
             return _torch_ops().hash(
                 self, input_ids, positions, query_start_loc, dead_mask,
                 lookback_ids, lookback_dead, slot_cache, slot_mapping,
@@ -412,7 +412,7 @@ class Table:
         background  on a GPU: take as few multiprocessors as reach full speed;
                     False: nothing runs beside, so small batches may take more
         """
-        if _compiling():
+        if _arrays.compiling():
             return _torch_ops().lookup(self, hash_ids, layer, out, background)
         entered = _arrays.torch_stream(stream, hash_ids)
         if entered is not None:
@@ -606,8 +606,3 @@ def _torch_ops() -> Any:
     from . import torch_ops
 
     return torch_ops
-
-
-def _compiling() -> bool:
-    module = _arrays.torch()
-    return module is not None and module.compiler.is_compiling()

@@ -60,7 +60,8 @@ def _define() -> None:
                                     lib=_library)
 
 
-_define()
+if hasattr(torch.library, "register_fake"):  # from 2.4 on
+    _define()
 
 
 # ---- what Table's methods are while torch compiles; traced, so only torch ----
