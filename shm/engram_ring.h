@@ -8,26 +8,31 @@
  *
  *	header		what the client says of it; engramd reads it once
  *	slots		for each: a post, an answer, and flags
- *	ids		for each slot: int32 [max_rows]
+ *	ids		for each slot: uint64 [max_rows]
  *	rows		for each slot: [max_rows], row_stride bytes each
  *
- * A batch is posted in a slot: ids, then the fields of the post, then its
- * sequence number, with release order.  engramd copies the rows, `flag_rows`
- * at a time, and raises the flag of each such chunk, those of the first rows
- * first; once all are raised and nobody of its threads touches the slot any
- * more, `finished` becomes the sequence number.
+ * A batch is posted in a slot: its ids and the words of the post, each with the
+ * batch's sequence number in its upper half.  So they may be stored in any
+ * order and by any number of threads of a device, without a fence: engramd
+ * believes a word once it has the number.  It copies the rows, `flag_rows` at a
+ * time, and raises the flag of each such chunk, those of the first rows first;
+ * once all are raised and nobody of its threads touches the slot any more,
+ * `finished` becomes the sequence number.
  *
  * Sequence numbers are 1..ENGRAM_RING_SEQ_MAX, in turn, and are never taken
  * from the ring: the client keeps its own, so that the replay of a CUDA graph
  * counts on.  A flag holds the number of its batch.  What is older, or zeros,
- * is not mistaken for an answer.
+ * is not mistaken for an answer, nor for a post.
  *
- * A slot may be posted to only if `finished` is the number of its last post:
- * else a thread of engramd, stopped for however long, may still write there.
- * A client that has waited long enough gives the chunks up and reads the rows
- * itself; until engramd has caught up, or is another one, it posts no more.
+ * A slot may be posted to only if every chunk of its last post has been
+ * answered (ENGRAM_RING_ROWS, ENGRAM_RING_REFUSED: engramd is done with it), or
+ * if `finished` is the number of that post: else a thread of engramd, stopped
+ * for however long, may still write there.  A client that has waited long
+ * enough gives the chunks up and reads the rows itself; until engramd has
+ * caught up, or is another one, it posts no more.  It may write ids: of a batch
+ * whose ids are a later one's, engramd refuses what it has not copied.
  *
- * Nobody believes the other: engramd reads each field of a post once and
+ * Nobody believes the other: engramd reads each word of a post once and
  * bounds it; a client that is given wrong rows has believed its engramd as it
  * does for the table itself.
  */
@@ -44,15 +49,16 @@ extern "C" {
 #endif
 
 #define ENGRAM_RING_MAGIC     UINT64_C(0x31474e524d524745) /* "EGRMRNG1" */
-#define ENGRAM_RING_VERSION   1u
+#define ENGRAM_RING_VERSION   2u
 #define ENGRAM_RING_SLOTS     8u   /* at most, of one ring */
 #define ENGRAM_RING_FLAGS     256u /* chunks of a batch, at most */
-#define ENGRAM_RING_FLAG_UNIT 16u  /* flag_rows is a multiple of it */
+#define ENGRAM_RING_FLAG_UNIT 8u   /* flag_rows is a multiple of it */
 #define ENGRAM_RING_ROWS_MAX  (UINT32_C(1) << 22)
 #define ENGRAM_RING_ROW_MAX   (UINT32_C(1) << 17) /* bytes of a row */
 #define ENGRAM_RING_SEQ_MAX   ((UINT32_C(1) << 30) - 1)
 #define ENGRAM_RING_LINE      64u
 #define ENGRAM_RING_BYTES_MAX (UINT64_C(1) << 40)
+#define ENGRAM_RING_CHOICES   16u
 
 /* What a flag says of its chunk, in the low two bits. */
 enum engram_ring_result {
@@ -60,6 +66,23 @@ enum engram_ring_result {
 	ENGRAM_RING_ROWS = 1,	 /* the rows are in the ring */
 	ENGRAM_RING_REFUSED = 2, /* engramd has no such rows, see below */
 	ENGRAM_RING_GIVEN_UP = 3 /* by the client */
+};
+
+/* What a client has done, as it says: for people to see. */
+struct engram_ring_counts {
+	uint64_t fallback; /* rows that it read itself, engramd being late */
+	uint64_t failed;   /* rows that nobody could read */
+	uint64_t cache_lookups, cache_hits; /* rows */
+	uint64_t reserved[4];
+};
+
+/* Which way a client takes for batches of about so many rows, as it has
+ * measured: for people to see.  Nanoseconds of a batch; 0: not measured. */
+struct engram_ring_choice {
+	uint32_t rows;	  /* 0: no choice */
+	uint32_t path;	  /* enum engram_cuda_path */
+	uint32_t own_ppt; /* thousandths that its device reads itself */
+	uint32_t uva_ns, host_ns, hybrid_ns;
 };
 
 struct engram_ring_header { /* 4096 bytes with what follows */
@@ -76,17 +99,36 @@ struct engram_ring_header { /* 4096 bytes with what follows */
 	/* a line of its own: non-zero while the client sleeps on a flag */
 	uint32_t waiting;
 	uint32_t reserved3[15];
+	struct engram_ring_counts counts;
+	struct engram_ring_choice choices[ENGRAM_RING_CHOICES];
+	uint32_t own; /* the client's, of no meaning to engramd */
 };
 
-/* The rows wanted: those of one layer of one generation, or none.  Ids
- * outside the rows that the lease maps, -1 among them, give zeros. */
-struct engram_ring_post { /* a line; the client writes */
-	uint64_t generation;
+/* A word of a post, and an id: stored whole. */
+#define ENGRAM_RING_WORD(seq, value) ((uint64_t)(seq) << 32 | (uint32_t)(value))
+
+enum engram_ring_post_word {
+	ENGRAM_RING_NUM_ROWS,
+	ENGRAM_RING_FLAG_ROWS,
+	ENGRAM_RING_LAYER_ID,
+	ENGRAM_RING_GENERATION, /* its low half */
+	ENGRAM_RING_POST_WORDS
+};
+
+struct engram_ring_words { /* a line; the client writes */
+	uint64_t words[ENGRAM_RING_POST_WORDS];
+	uint64_t reserved[8 - ENGRAM_RING_POST_WORDS];
+};
+
+/* The same, read: the rows wanted are those of one layer of one generation, or
+ * none.  Ids outside the rows that the lease maps, -1 among them, give zeros.
+ */
+struct engram_ring_post {
+	uint32_t generation; /* low half */
 	int32_t layer_id;
 	uint32_t num_rows;  /* 1..max_rows */
 	uint32_t flag_rows; /* of a chunk */
-	uint32_t seq;	    /* stored last */
-	uint32_t reserved[10];
+	uint32_t seq;
 };
 
 struct engram_ring_answer { /* a line; engramd writes */
@@ -100,7 +142,7 @@ struct engram_ring_flag { /* a line; both write */
 };
 
 struct engram_ring_slot {
-	struct engram_ring_post post;
+	struct engram_ring_words post;
 	struct engram_ring_answer answer;
 	struct engram_ring_flag flags[ENGRAM_RING_FLAGS];
 };
@@ -157,11 +199,12 @@ static inline struct engram_ring_slot *engram_ring_slot(
 	return (struct engram_ring_slot *)(ring->base + ring->slots_offset) +
 	       slot;
 }
-static inline int32_t *engram_ring_ids(const struct engram_ring *ring,
-				       uint32_t slot)
+/* ENGRAM_RING_WORD each: an id alone is every second int32. */
+static inline uint64_t *engram_ring_ids(const struct engram_ring *ring,
+					uint32_t slot)
 {
-	return (int32_t *)(ring->base + ring->ids_offset +
-			   slot * ring->ids_bytes);
+	return (uint64_t *)(ring->base + ring->ids_offset +
+			    slot * ring->ids_bytes);
 }
 static inline void *engram_ring_row(const struct engram_ring *ring,
 				    uint32_t slot, uint64_t row)
@@ -174,6 +217,14 @@ static inline uint32_t engram_ring_next_seq(uint32_t seq)
 {
 	return seq < ENGRAM_RING_SEQ_MAX ? seq + 1 : 1;
 }
+/* Is number a from before number b?  Of two that are not half the way round
+ * apart. */
+static inline int engram_ring_seq_before(uint32_t a, uint32_t b)
+{
+	uint32_t distance = (b - a) & ENGRAM_RING_SEQ_MAX;
+
+	return distance && distance < ENGRAM_RING_SEQ_MAX / 2;
+}
 static inline uint32_t engram_ring_flag_of(uint32_t seq,
 					   enum engram_ring_result result)
 {
@@ -182,16 +233,13 @@ static inline uint32_t engram_ring_flag_of(uint32_t seq,
 
 /* ---- the client's side ---- */
 
-/* Is the slot free, if its last post was `seq` (0: none)? */
+/* Has engramd let go of the slot, if its last post was `seq` (0: none)?  A
+ * moment after the last flag. */
 int engram_ring_idle(const struct engram_ring *ring, uint32_t slot,
 		     uint32_t seq);
-/* The same, waiting until `deadline_ns`: it follows the last flag by a
- * moment. */
-int engram_ring_await_idle(const struct engram_ring *ring, uint32_t slot,
-			   uint32_t seq, uint64_t deadline_ns);
 /* Rows of a chunk so that a batch has at most `flags` of them. */
 uint32_t engram_ring_flag_rows(uint32_t num_rows, uint32_t flags);
-/* Post; the ids are in place.  `post->seq` is the next of the slot. */
+/* Post; the ids are in place, or come.  `post->seq` is the next of the slot. */
 void engram_ring_post(const struct engram_ring *ring, uint32_t slot,
 		      const struct engram_ring_post *post);
 /* What has become of a chunk: acquire order, so that with ENGRAM_RING_ROWS
@@ -212,12 +260,24 @@ enum engram_ring_result engram_ring_await(const struct engram_ring *ring,
 
 /* The number of the last post: acquire order. */
 uint32_t engram_ring_posted(const struct engram_ring *ring, uint32_t slot);
-/*
- * Read a post once.  0: it is not as it must be (num_rows, flag_rows,
- * seq), *out is what can be answered all the same.
- */
-int engram_ring_read_post(const struct engram_ring *ring, uint32_t slot,
-			  struct engram_ring_post *out);
+enum engram_ring_posting {
+	ENGRAM_RING_NOT_WHOLE, /* words of it are still to come */
+	ENGRAM_RING_UNSOUND,   /* not as it must be (num_rows, flag_rows, seq):
+				* *out is what can be answered all the same */
+	ENGRAM_RING_SOUND
+};
+/* Read a post once. */
+enum engram_ring_posting engram_ring_read_post(const struct engram_ring *ring,
+					       uint32_t slot,
+					       struct engram_ring_post *out);
+/* The number of the batch that the id of that row is of. */
+static inline uint32_t engram_ring_id_seq(const struct engram_ring *ring,
+					  uint32_t slot, uint32_t row)
+{
+	return (uint32_t)(__atomic_load_n(&engram_ring_ids(ring, slot)[row],
+					  __ATOMIC_RELAXED) >>
+			  32);
+}
 static inline uint32_t engram_ring_flags(const struct engram_ring_post *post)
 {
 	return (post->num_rows - 1) / post->flag_rows + 1;
@@ -227,7 +287,8 @@ static inline uint32_t engram_ring_flags(const struct engram_ring_post *post)
 void engram_ring_answer(const struct engram_ring *ring, uint32_t slot,
 			uint32_t flag, uint32_t seq,
 			enum engram_ring_result result);
-/* All flags are raised and nobody of engramd will touch the slot again. */
+/* All flags are raised and nobody of engramd will touch the slot again; of
+ * batches that are finished out of turn the later one counts. */
 void engram_ring_finish(const struct engram_ring *ring, uint32_t slot,
 			uint32_t seq);
 /* A ring that this engramd has just been given: nothing is under way. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -43,26 +42,6 @@ int engram_ring_idle(const struct engram_ring *ring, uint32_t slot,
 	return __atomic_load_n(&s->answer.finished, __ATOMIC_ACQUIRE) == seq;
 }
 
-int engram_ring_await_idle(const struct engram_ring *ring, uint32_t slot,
-			   uint32_t seq, uint64_t deadline_ns)
-{
-	uint64_t began = 0, now;
-
-	for (uint32_t i = 0; !engram_ring_idle(ring, slot, seq); i++) {
-		relax();
-		if (i % SPINS)
-			continue;
-		now = now_ns();
-		began = began ? began : now;
-		if (now >= deadline_ns)
-			return 0;
-		/* whoever is to finish it may want this core */
-		if (now - began > SPIN_NS)
-			sched_yield();
-	}
-	return 1;
-}
-
 uint32_t engram_ring_flag_rows(uint32_t num_rows, uint32_t flags)
 {
 	uint32_t rows = (num_rows + flags - 1) / flags;
@@ -75,7 +54,13 @@ uint32_t engram_ring_flag_rows(uint32_t num_rows, uint32_t flags)
 void engram_ring_post(const struct engram_ring *ring, uint32_t slot,
 		      const struct engram_ring_post *post)
 {
-	struct engram_ring_post *to = &engram_ring_slot(ring, slot)->post;
+	struct engram_ring_words *to = &engram_ring_slot(ring, slot)->post;
+	const uint32_t values[ENGRAM_RING_POST_WORDS] = {
+		[ENGRAM_RING_NUM_ROWS] = post->num_rows,
+		[ENGRAM_RING_FLAG_ROWS] = post->flag_rows,
+		[ENGRAM_RING_LAYER_ID] = (uint32_t)post->layer_id,
+		[ENGRAM_RING_GENERATION] = post->generation,
+	};
 
 	/* Once in 2^30 posts: no flag may be that old. */
 	if (post->seq == 1)
@@ -83,11 +68,10 @@ void engram_ring_post(const struct engram_ring *ring, uint32_t slot,
 			__atomic_store_n(
 				&engram_ring_slot(ring, slot)->flags[i].value,
 				0, __ATOMIC_RELAXED);
-	to->generation = post->generation;
-	to->layer_id = post->layer_id;
-	to->num_rows = post->num_rows;
-	to->flag_rows = post->flag_rows;
-	__atomic_store_n(&to->seq, post->seq, __ATOMIC_RELEASE);
+	for (int i = 0; i < ENGRAM_RING_POST_WORDS; i++)
+		__atomic_store_n(&to->words[i],
+				 ENGRAM_RING_WORD(post->seq, values[i]),
+				 __ATOMIC_RELEASE);
 }
 
 static enum engram_ring_result result_of(uint32_t value, uint32_t seq)
@@ -177,35 +161,48 @@ enum engram_ring_result engram_ring_await(const struct engram_ring *ring,
 
 /* ---- engramd's side ---- */
 
-uint32_t engram_ring_posted(const struct engram_ring *ring, uint32_t slot)
+static uint64_t load_word(const struct engram_ring *ring, uint32_t slot,
+			  enum engram_ring_post_word word)
 {
-	return __atomic_load_n(&engram_ring_slot(ring, slot)->post.seq,
+	/* acquire: a client without a device has stored the ids before */
+	return __atomic_load_n(&engram_ring_slot(ring, slot)->post.words[word],
 			       __ATOMIC_ACQUIRE);
 }
 
-int engram_ring_read_post(const struct engram_ring *ring, uint32_t slot,
-			  struct engram_ring_post *out)
+uint32_t engram_ring_posted(const struct engram_ring *ring, uint32_t slot)
 {
-	const struct engram_ring_post *from =
-		&engram_ring_slot(ring, slot)->post;
+	return (uint32_t)(load_word(ring, slot, ENGRAM_RING_NUM_ROWS) >> 32);
+}
 
-	*out = (struct engram_ring_post){
-		.seq = engram_ring_posted(ring, slot),
-		.generation =
-			__atomic_load_n(&from->generation, __ATOMIC_RELAXED),
-		.layer_id = __atomic_load_n(&from->layer_id, __ATOMIC_RELAXED),
-		.num_rows = load(&from->num_rows),
-		.flag_rows = load(&from->flag_rows),
-	};
+enum engram_ring_posting engram_ring_read_post(const struct engram_ring *ring,
+					       uint32_t slot,
+					       struct engram_ring_post *out)
+{
+	uint32_t values[ENGRAM_RING_POST_WORDS];
+
+	for (int i = 0; i < ENGRAM_RING_POST_WORDS; i++) {
+		uint64_t word =
+			load_word(ring, slot, (enum engram_ring_post_word)i);
+
+		if (i == 0)
+			out->seq = (uint32_t)(word >> 32);
+		else if (word >> 32 != out->seq)
+			return ENGRAM_RING_NOT_WHOLE;
+		values[i] = (uint32_t)word;
+	}
+	out->num_rows = values[ENGRAM_RING_NUM_ROWS];
+	out->flag_rows = values[ENGRAM_RING_FLAG_ROWS];
+	out->layer_id = (int32_t)values[ENGRAM_RING_LAYER_ID];
+	out->generation = values[ENGRAM_RING_GENERATION];
 	if (out->seq && out->seq <= ENGRAM_RING_SEQ_MAX && out->num_rows &&
 	    out->num_rows <= ring->shape.max_rows && out->flag_rows &&
 	    out->flag_rows % ENGRAM_RING_FLAG_UNIT == 0 &&
 	    engram_ring_flags(out) <= ENGRAM_RING_FLAGS)
-		return 1;
+		return ENGRAM_RING_SOUND;
 	/* Whoever waits for any flag is told. */
 	out->num_rows = ENGRAM_RING_FLAGS * ENGRAM_RING_FLAG_UNIT;
 	out->flag_rows = ENGRAM_RING_FLAG_UNIT;
-	return 0;
+	return ENGRAM_RING_UNSOUND;
 }
 
 void engram_ring_answer(const struct engram_ring *ring, uint32_t slot,
@@ -225,14 +222,21 @@ void engram_ring_answer(const struct engram_ring *ring, uint32_t slot,
 void engram_ring_finish(const struct engram_ring *ring, uint32_t slot,
 			uint32_t seq)
 {
-	__atomic_store_n(&engram_ring_slot(ring, slot)->answer.finished, seq,
-			 __ATOMIC_RELEASE);
+	uint32_t *at = &engram_ring_slot(ring, slot)->answer.finished;
+	uint32_t old = load(at);
+
+	/* 0 is from before every number */
+	while ((!old || engram_ring_seq_before(old, seq)) &&
+	       !__atomic_compare_exchange_n(at, &old, seq, 0, __ATOMIC_RELEASE,
+					    __ATOMIC_RELAXED))
+		;
 }
 
 void engram_ring_reset(const struct engram_ring *ring)
 {
 	for (uint32_t i = 0; i < ring->shape.slots; i++)
-		engram_ring_finish(ring, i, engram_ring_posted(ring, i));
+		__atomic_store_n(&engram_ring_slot(ring, i)->answer.finished,
+				 engram_ring_posted(ring, i), __ATOMIC_RELEASE);
 }
 
 void engram_ring_set_asleep(const struct engram_ring *ring, uint32_t asleep)

@@ -22,10 +22,11 @@
 
 _Static_assert(offsetof(struct engram_ring_header, asleep) == 64 &&
 		       offsetof(struct engram_ring_header, waiting) == 128 &&
-		       sizeof(struct engram_ring_header) == 192,
+		       offsetof(struct engram_ring_header, counts) == 192 &&
+		       offsetof(struct engram_ring_header, choices) == 256 &&
+		       sizeof(struct engram_ring_header) <= HEADER_BYTES,
 	       "lines of their own");
-_Static_assert(sizeof(struct engram_ring_post) == ENGRAM_RING_LINE &&
-		       offsetof(struct engram_ring_post, seq) == 20 &&
+_Static_assert(sizeof(struct engram_ring_words) == ENGRAM_RING_LINE &&
 		       sizeof(struct engram_ring_answer) == ENGRAM_RING_LINE &&
 		       sizeof(struct engram_ring_flag) == ENGRAM_RING_LINE,
 	       "lines of their own");
@@ -62,7 +63,7 @@ enum engram_status engram_ring_plan(const struct engram_ring_shape *shape,
 					shape->row_bytes, ENGRAM_RING_ROW_MAX);
 	r.row_stride = (shape->row_bytes + 7) / 8 * 8;
 	r.slots_offset = HEADER_BYTES;
-	r.ids_bytes = pages(shape->max_rows * sizeof(int32_t));
+	r.ids_bytes = pages(shape->max_rows * sizeof(uint64_t));
 	r.ids_offset = r.slots_offset +
 		       pages(shape->slots * sizeof(struct engram_ring_slot));
 	/* threads copy eight rows at a time */

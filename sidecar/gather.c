@@ -45,15 +45,6 @@ static void finish_leaving(struct gather *gather, struct gather_leaving *l)
 	free(l);
 }
 
-/* Does no thread use it any more?  A batch goes on pointing to its binding, but
- * reads no rows of one that is closed. */
-static bool is_left(const struct gather *gather, const struct gather_leaving *l)
-{
-	if (!gather_pool_passed(&gather->pool, l->passes))
-		return false;
-	return !l->binding || l->orphan || !atomic_load(&l->binding->batches);
-}
-
 static void on_timer(evutil_socket_t fd, short what, void *arg)
 {
 	struct gather *gather = arg;
@@ -63,7 +54,8 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 	(void)what;
 	for (l = LIST_FIRST(&gather->leaving); l; l = next) {
 		next = LIST_NEXT(l, entry);
-		if (is_left(gather, l))
+		/* no thread that found it is in the same pass */
+		if (gather_pool_passed(&gather->pool, l->passes))
 			finish_leaving(gather, l);
 	}
 	if (!LIST_EMPTY(&gather->leaving))
@@ -88,7 +80,6 @@ static void unbind(struct gather *gather, struct gather_ring *ring, uint32_t at)
 {
 	struct gather_binding *b = atomic_load(&ring->bindings[at]);
 
-	atomic_store(&b->closed, true);
 	atomic_store(&ring->bindings[at], NULL);
 	b->leaving->ring = ring;
 	b->leaving->binding = b;
@@ -229,9 +220,7 @@ static enum engram_status check_size(const struct gather *gather,
 /* Of one that no thread has seen. */
 static void entry_free(struct gather_entry *entry)
 {
-	if (entry->ring)
-		engram_ring_unmap(&entry->ring->ring);
-	free(entry->ring);
+	gather_ring_free(entry->ring);
 	free(entry->leaving);
 	free(entry);
 }
@@ -242,7 +231,7 @@ static struct gather_entry *entry_new(const struct gather *gather)
 
 	if (!entry)
 		return NULL;
-	entry->ring = calloc(1, sizeof(*entry->ring));
+	entry->ring = gather_ring_new(gather->pool.num_workers);
 	entry->leaving = leaving_new(gather);
 	if (entry->ring && entry->leaving)
 		return entry;
@@ -273,12 +262,9 @@ enum engram_status gather_open(struct gather *gather, struct client *client,
 		entry_free(entry);
 		return status;
 	}
-	engram_ring_reset(&entry->ring->ring);
-	for (uint32_t i = 0; i < entry->ring->ring.shape.slots; i++)
-		atomic_store(&entry->ring->batches[i].seen,
-			     engram_ring_posted(&entry->ring->ring, i));
 	entry->client = client;
 	entry->id = ++gather->next_id;
+	gather_ring_begin(entry->ring, entry->id);
 	entry->place = gather_pool_place(&gather->pool);
 	LIST_INSERT_HEAD(&gather->rings, entry, entry);
 	gather_pool_put(&gather->pool, entry->place, entry->ring);
@@ -301,17 +287,10 @@ struct gather_entry *gather_find(struct gather *gather,
 
 void gather_close(struct gather *gather, struct gather_entry *entry, json_t *id)
 {
-	struct gather_leaving *l;
+	struct gather_leaving *l = entry->leaving;
 
 	gather_pool_take(&gather->pool, entry->place);
 	LIST_REMOVE(entry, entry);
-	/* What left it before has nobody now who ends its batches. */
-	LIST_FOREACH(l, &gather->leaving, entry)
-	if (l->ring == entry->ring) {
-		l->orphan = true;
-		gather_pool_passes(&gather->pool, l->passes);
-	}
-	l = entry->leaving;
 	l->ring = entry->ring;
 	if (id) {
 		l->client = entry->client;

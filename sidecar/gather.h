@@ -39,7 +39,6 @@ struct gather_leaving {
 	LIST_ENTRY(gather_leaving) entry;
 	struct gather_ring *ring;
 	struct gather_binding *binding; /* of the ring, or NULL: all of it */
-	bool orphan;			/* its ring leaves as well */
 	/* who waits for the answer to gather.close, or NULL */
 	struct client *client;
 	json_t *id;

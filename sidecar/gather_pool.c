@@ -104,8 +104,6 @@ void gather_pool_join(struct gather_pool *pool)
 {
 	atomic_store(&pool->stop, true);
 	gather_pool_wake(pool);
-	atomic_fetch_add(&pool->work, 1);
-	futex_wake(&pool->work, INT_MAX);
 	while (pool->num_workers)
 		pthread_join(pool->workers[--pool->num_workers].thread, NULL);
 }
@@ -118,8 +116,7 @@ void gather_pool_unmap_dead(struct gather_pool *pool)
 		return;
 	for (ring = atomic_exchange(&pool->dead, NULL); ring; ring = next) {
 		next = ring->next_dead;
-		engram_ring_unmap(&ring->ring);
-		free(ring);
+		gather_ring_free(ring);
 	}
 }
 
@@ -160,8 +157,12 @@ void gather_pool_take(struct gather_pool *pool, int place)
 void gather_pool_wake(struct gather_pool *pool)
 {
 	atomic_store(&pool->last_ns, clock_ns());
+	if (atomic_load(&pool->told_asleep))
+		gather_tell_asleep(pool, false);
 	atomic_fetch_add(&pool->bell, 1);
 	futex_wake(&pool->bell, INT_MAX);
+	atomic_fetch_add(&pool->work, 1);
+	futex_wake(&pool->work, INT_MAX);
 }
 
 void gather_pool_passes(const struct gather_pool *pool, uint64_t *passes)

@@ -3,7 +3,8 @@
  * The gather threads.  They look at all rings in turn, small batches first,
  * and copy rows; nothing else wakes them while there is traffic.  After
  * spin_us without work a thread sleeps, but for one, which goes on looking for
- * idle_ms and then looks only once a millisecond, or when it is told to.
+ * idle_ms and then looks only once a millisecond.  Clients see in their rings
+ * that some sleep, and can have all of them woken.
  *
  * The loop puts rings in and takes them out.  What it takes out may be freed
  * once gather_pool_passed says that no thread looks at it any more.
@@ -31,6 +32,16 @@ struct gather_options {
 
 struct gather_pool;
 
+/* What a thread knows of the ring in a place: of each slot, numbers of batches.
+ */
+struct gather_known {
+	uint64_t ring;			    /* its id */
+	uint32_t over[ENGRAM_RING_SLOTS];   /* no unit is left */
+	uint32_t begun[ENGRAM_RING_SLOTS];  /* it has taken a unit */
+	uint32_t waited[ENGRAM_RING_SLOTS]; /* seen, and when: */
+	uint64_t since[ENGRAM_RING_SLOTS];
+};
+
 struct gather_worker {
 	/* A line of its own: the others only read it now and then. */
 	alignas(64) _Atomic uint64_t passes; /* through the loop, holding
@@ -41,6 +52,9 @@ struct gather_worker {
 	uint32_t index;
 	uint32_t turn, next_ring;
 	_Atomic bool parked; /* asleep, holding nothing */
+	/* its own: */
+	struct gather_plan plan; /* of the post at hand */
+	struct gather_known known[GATHER_RINGS_MAX];
 };
 
 struct gather_pool {
@@ -52,6 +66,7 @@ struct gather_pool {
 	_Atomic uint32_t num_rings; /* places that may be taken */
 	_Atomic bool leading;	    /* some idle thread is the one that looks */
 	_Atomic bool asleep;	    /* and it looks only now and then */
+	_Atomic bool told_asleep;   /* rings say that some thread sleeps */
 	_Atomic(struct gather_ring *) dead; /* to be unmapped */
 	_Atomic uint32_t sleepers;
 	_Atomic uint32_t work;	  /* futex of those */
@@ -72,7 +87,7 @@ int gather_pool_place(const struct gather_pool *pool);
 void gather_pool_put(struct gather_pool *pool, int place,
 		     struct gather_ring *ring);
 void gather_pool_take(struct gather_pool *pool, int place);
-/* Something comes: look. */
+/* Something comes: all look. */
 void gather_pool_wake(struct gather_pool *pool);
 
 /* passes[num_workers] of now, and whether every thread has passed since. */
@@ -91,5 +106,6 @@ void gather_pool_counts(const struct gather_pool *pool,
 
 /* gather_worker.c: what a thread runs. */
 void *gather_worker_main(void *worker);
+void gather_tell_asleep(struct gather_pool *pool, bool asleep);
 
 #endif

@@ -1,193 +1,383 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gather_ring.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
 #include "engram_stage.h"
 
-/* So many units for each thread, if there are rows enough: one that is slow
- * does not hold up the batch. */
+/* So many units of a large batch for each thread, if there are rows enough: one
+ * that is slow does not hold up the batch. */
 #define UNITS_A_THREAD 2
+/* Ids come within microseconds of each other, unless a device stops in the
+ * midst of a post. */
+#define IDS_NS 20000
+#define PART   512 /* rows whose ids are read at a time */
 
-static uint32_t to_unit(uint32_t rows)
+/* ---- a ring ---- */
+
+struct gather_ring *gather_ring_new(uint32_t threads)
 {
-	return (rows + ENGRAM_RING_FLAG_UNIT - 1) / ENGRAM_RING_FLAG_UNIT *
-	       ENGRAM_RING_FLAG_UNIT;
+	size_t homes = (size_t)ENGRAM_RING_SLOTS * threads;
+	size_t bytes =
+		sizeof(struct gather_ring) + homes * sizeof(struct gather_home);
+	struct gather_ring *ring = aligned_alloc(64, bytes);
+
+	if (!ring)
+		return NULL;
+	memset(ring, 0, bytes);
+	ring->threads = threads;
+	return ring;
 }
 
-/* ---- a new batch ---- */
+void gather_ring_free(struct gather_ring *ring)
+{
+	if (ring)
+		engram_ring_unmap(&ring->ring);
+	free(ring);
+}
 
-/* The rows that a post asks for; NULL if the ring is not bound to them. */
+static struct gather_home *home(struct gather_ring *ring, uint32_t slot,
+				uint32_t thread)
+{
+	return &ring->homes[slot * ring->threads + thread];
+}
+
+void gather_ring_begin(struct gather_ring *ring, uint64_t id)
+{
+	engram_ring_reset(&ring->ring);
+	ring->id = id;
+	for (uint32_t s = 0; s < ring->ring.shape.slots; s++) {
+		uint32_t seq = engram_ring_posted(&ring->ring, s);
+
+		ring->start[s] = seq;
+		atomic_store(&ring->slots[s].next, (uint64_t)seq << 32);
+		atomic_store(&ring->slots[s].done, (uint64_t)seq << 32);
+		for (uint32_t i = 0; i < ENGRAM_RING_FLAGS; i++)
+			atomic_store(&ring->slots[s].flag_done[i],
+				     (uint64_t)seq << 32);
+		for (uint32_t i = 0; i < ring->threads; i++)
+			atomic_store(&home(ring, s, i)->seq, seq);
+	}
+}
+
+/* ---- a batch ---- */
+
+static uint32_t divide_up(uint32_t a, uint32_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+/* Whole chunks for each thread, as near as possible to its share. */
+static void cut_small(struct gather_plan *plan, uint32_t threads)
+{
+	const struct engram_ring_post *post = &plan->post;
+	uint32_t share = divide_up(post->num_rows, threads);
+	uint32_t flags = divide_up(share, post->flag_rows);
+	uint32_t most = GATHER_UNIT_SMALL / post->flag_rows;
+
+	plan->flag_units = 0;
+	plan->unit_flags = flags < most ? flags : most;
+	plan->unit_rows = plan->unit_flags * post->flag_rows;
+	plan->units = divide_up(post->num_rows, plan->unit_rows);
+	plan->homes = plan->units < threads ? plan->units : threads;
+}
+
+/* Units of equal size, whole numbers of them for each chunk. */
+static void cut_large(struct gather_plan *plan, uint32_t unit_rows,
+		      uint32_t threads)
+{
+	const struct engram_ring_post *post = &plan->post;
+	uint32_t share = post->num_rows / (threads * UNITS_A_THREAD);
+	uint32_t flags = engram_ring_flags(post);
+	uint32_t last = post->num_rows - (flags - 1) * post->flag_rows;
+
+	share = share < unit_rows ? share : unit_rows;
+	share = share > GATHER_UNIT_MIN ? share : GATHER_UNIT_MIN;
+	share = divide_up(post->flag_rows, divide_up(post->flag_rows, share));
+	plan->unit_rows =
+		divide_up(share, ENGRAM_RING_FLAG_UNIT) * ENGRAM_RING_FLAG_UNIT;
+	plan->unit_flags = 0;
+	plan->flag_units = divide_up(post->flag_rows, plan->unit_rows);
+	plan->units = (flags - 1) * plan->flag_units +
+		      divide_up(last, plan->unit_rows);
+	plan->homes = 0;
+}
+
+bool gather_look(const struct gather_ring *ring, uint32_t slot,
+		 uint32_t unit_rows, struct gather_plan *plan)
+{
+	enum engram_ring_posting found =
+		engram_ring_read_post(&ring->ring, slot, &plan->post);
+
+	if (found == ENGRAM_RING_NOT_WHOLE)
+		return false;
+	plan->sound = found == ENGRAM_RING_SOUND;
+	if (plan->post.flag_rows <= GATHER_UNIT_SMALL)
+		cut_small(plan, ring->threads);
+	else
+		cut_large(plan, unit_rows, ring->threads);
+	return true;
+}
+
+static void unit_range(const struct gather_plan *plan, uint32_t index,
+		       uint32_t *begin, uint32_t *end)
+{
+	uint32_t flag_rows = plan->post.flag_rows, flag_end = UINT32_MAX;
+
+	if (plan->unit_flags) {
+		*begin = index * plan->unit_rows;
+	} else {
+		*begin = index / plan->flag_units * flag_rows +
+			 index % plan->flag_units * plan->unit_rows;
+		flag_end = (index / plan->flag_units + 1) * flag_rows;
+	}
+	*end = *begin + plan->unit_rows;
+	*end = *end < flag_end ? *end : flag_end;
+	*end = *end < plan->post.num_rows ? *end : plan->post.num_rows;
+}
+
+/* ---- taking units ---- */
+
+/* Have the ids come, or those of a later batch?  The first and the last say so,
+ * to be going on with. */
+static bool has_ids(const struct gather_ring *ring, uint32_t slot,
+		    const struct gather_plan *plan, uint32_t index)
+{
+	uint32_t begin, end, seq = plan->post.seq;
+
+	if (!plan->sound)
+		return true;
+	unit_range(plan, index, &begin, &end);
+	return !engram_ring_seq_before(
+		       engram_ring_id_seq(&ring->ring, slot, begin), seq) &&
+	       !engram_ring_seq_before(
+		       engram_ring_id_seq(&ring->ring, slot, end - 1), seq);
+}
+
+static bool is_taken(struct gather_ring *ring, uint32_t slot, uint32_t index,
+		     uint32_t seq)
+{
+	return !engram_ring_seq_before(
+		atomic_load(&home(ring, slot, index)->seq), seq);
+}
+
+static bool take_home(struct gather_ring *ring, uint32_t slot, uint32_t index,
+		      uint32_t seq)
+{
+	struct gather_home *h = home(ring, slot, index);
+	uint32_t old = atomic_load(&h->seq);
+
+	return engram_ring_seq_before(old, seq) &&
+	       atomic_compare_exchange_strong(&h->seq, &old, seq);
+}
+
+static enum gather_claimed take_next(struct gather_ring *ring, uint32_t slot,
+				     const struct gather_plan *plan,
+				     uint32_t *index)
+{
+	struct gather_slot *s = &ring->slots[slot];
+	uint64_t old = atomic_load(&s->next);
+	uint32_t seq = plan->post.seq;
+
+	do {
+		if (old >> 32 == seq)
+			*index = (uint32_t)old;
+		else if (engram_ring_seq_before((uint32_t)(old >> 32), seq))
+			*index = plan->homes;
+		else
+			return GATHER_NO_MORE;
+		if (*index >= plan->units)
+			return GATHER_NO_MORE;
+		if (!has_ids(ring, slot, plan, *index))
+			return GATHER_LATER;
+	} while (!atomic_compare_exchange_weak(
+		&s->next, &old, ENGRAM_RING_WORD(seq, *index + 1)));
+	return GATHER_UNIT;
+}
+
+/* What others have not taken. */
+static enum gather_claimed take_other(struct gather_ring *ring, uint32_t slot,
+				      const struct gather_plan *plan, bool help,
+				      uint32_t *index)
+{
+	enum gather_claimed result = GATHER_NO_MORE;
+
+	for (uint32_t i = 0; i < plan->homes; i++) {
+		if (is_taken(ring, slot, i, plan->post.seq))
+			continue;
+		*index = i;
+		if (help && has_ids(ring, slot, plan, i) &&
+		    take_home(ring, slot, i, plan->post.seq))
+			return GATHER_UNIT;
+		result = GATHER_LATER;
+	}
+	return result;
+}
+
+enum gather_claimed gather_claim(struct gather_ring *ring, uint32_t slot,
+				 const struct gather_plan *plan,
+				 uint32_t thread, bool help,
+				 struct gather_unit *out)
+{
+	enum gather_claimed result;
+
+	*out = (struct gather_unit){
+		.ring = ring, .plan = plan, .slot = slot, .index = thread};
+	if (thread < plan->homes &&
+	    !is_taken(ring, slot, thread, plan->post.seq)) {
+		if (!has_ids(ring, slot, plan, thread))
+			return GATHER_LATER;
+		if (take_home(ring, slot, thread, plan->post.seq))
+			return GATHER_UNIT;
+	}
+	result = take_next(ring, slot, plan, &out->index);
+	if (result == GATHER_NO_MORE)
+		result = take_other(ring, slot, plan, help, &out->index);
+	return result;
+}
+
+/* ---- copying ---- */
+
+/* The rows that a post asks for; NULL if the ring is not bound to them.  Until
+ * the end of the thread's pass they stay. */
 static const struct engram_rows *find_rows(const struct gather_ring *ring,
-					   const struct engram_ring_post *post,
-					   struct gather_binding **binding)
+					   const struct engram_ring_post *post)
 {
 	for (uint32_t i = 0; i < GATHER_BINDINGS; i++) {
 		struct gather_binding *b = atomic_load(&ring->bindings[i]);
 
-		if (!b || b->generation != post->generation)
+		if (!b || (uint32_t)b->generation != post->generation)
 			continue;
 		for (uint32_t l = 0; l < b->num_layers; l++)
-			if (b->layers[l].layer_id == post->layer_id) {
-				*binding = b;
+			if (b->layers[l].layer_id == post->layer_id)
 				return &b->layers[l].rows;
-			}
 	}
 	return NULL;
 }
 
-/* Units of equal size, whole numbers of them for each flag. */
-static void cut(struct gather_batch *b, uint32_t unit_rows, uint32_t threads)
+/* The ids are the client's memory: read once, and looked at in our own. */
+static bool read_ids(const struct gather_unit *u, uint32_t begin, uint32_t end,
+		     int32_t *ids)
 {
-	const struct engram_ring_post *post = &b->post;
-	uint32_t share = post->num_rows / (threads * UNITS_A_THREAD);
-	uint32_t flags = engram_ring_flags(post);
-	uint32_t last = post->num_rows - (flags - 1) * post->flag_rows;
-	uint32_t parts;
+	const uint64_t *from = engram_ring_ids(&u->ring->ring, u->slot) + begin;
+	uint32_t seq = u->plan->post.seq;
+	uint64_t deadline = 0, word, now;
 
-	share = share < unit_rows ? share : unit_rows;
-	share = share > GATHER_UNIT_MIN ? share : GATHER_UNIT_MIN;
-	parts = (post->flag_rows + share - 1) / share;
-	b->unit_rows = to_unit((post->flag_rows + parts - 1) / parts);
-	b->flag_units = (post->flag_rows + b->unit_rows - 1) / b->unit_rows;
-	for (uint32_t i = 0; i < flags - 1; i++)
-		atomic_store_explicit(&b->flag_left[i], b->flag_units,
-				      memory_order_relaxed);
-	last = (last + b->unit_rows - 1) / b->unit_rows;
-	atomic_store_explicit(&b->flag_left[flags - 1], last,
-			      memory_order_relaxed);
-	last += (flags - 1) * b->flag_units;
-	atomic_store(&b->units_left, last);
-	atomic_store(&b->units, last);
-}
-
-static void refuse(const struct gather_ring *ring, uint32_t slot,
-		   const struct engram_ring_post *post)
-{
-	for (uint32_t i = 0; i < engram_ring_flags(post); i++)
-		engram_ring_answer(&ring->ring, slot, i, post->seq,
-				   ENGRAM_RING_REFUSED);
-	engram_ring_finish(&ring->ring, slot, post->seq);
-}
-
-static enum gather_admitted admit(struct gather_ring *ring, uint32_t slot,
-				  uint32_t unit_rows, uint32_t threads)
-{
-	struct gather_batch *b = &ring->batches[slot];
-	int sound = engram_ring_read_post(&ring->ring, slot, &b->post);
-
-	/* nobody claims while it changes */
-	atomic_store(&b->claim, UINT32_MAX);
-	b->rows = sound ? find_rows(ring, &b->post, &b->binding) : NULL;
-	if (b->rows) {
-		atomic_fetch_add(&b->binding->batches, 1);
-		atomic_store(&b->refused, false);
-		atomic_store(&b->small, b->post.num_rows <= GATHER_SMALL_ROWS);
-		cut(b, unit_rows, threads);
-		atomic_store(&b->claim, (uint64_t)b->post.seq << 32);
-	} else {
-		refuse(ring, slot, &b->post);
+	for (uint32_t i = 0; i < end - begin; i++) {
+		while (word = __atomic_load_n(&from[i], __ATOMIC_RELAXED),
+		       word >> 32 != seq) {
+			if (!engram_ring_seq_before((uint32_t)(word >> 32),
+						    seq))
+				return false;
+			now = clock_ns();
+			deadline = deadline ? deadline : now + IDS_NS;
+			if (now > deadline)
+				return false;
+		}
+		ids[i] = (int32_t)(uint32_t)word;
 	}
-	/* what was read, which may not be what stands there now */
-	atomic_store(&b->seen, b->post.seq);
-	return b->rows ? GATHER_ADMITTED : GATHER_REFUSED;
-}
-
-static bool is_new(struct gather_ring *ring, uint32_t slot)
-{
-	struct gather_batch *b = &ring->batches[slot];
-
-	return engram_ring_posted(&ring->ring, slot) != atomic_load(&b->seen) &&
-	       !atomic_load(&b->units_left);
-}
-
-enum gather_admitted gather_admit(struct gather_ring *ring, uint32_t slot,
-				  uint32_t unit_rows, uint32_t threads,
-				  uint32_t *units)
-{
-	enum gather_admitted result = GATHER_NOTHING;
-	struct gather_batch *b = &ring->batches[slot];
-
-	if (!is_new(ring, slot) || atomic_exchange(&b->admitting, true))
-		return GATHER_NOTHING;
-	/* Another may just have done it, and the client have posted the next:
-	 * what was read before says nothing now. */
-	if (is_new(ring, slot)) {
-		result = admit(ring, slot, unit_rows, threads);
-		*units = atomic_load(&b->units);
-	}
-	atomic_store(&b->admitting, false);
-	return result;
-}
-
-/* ---- its units ---- */
-
-bool gather_claim(struct gather_ring *ring, uint32_t slot,
-		  struct gather_unit *out)
-{
-	struct gather_batch *b = &ring->batches[slot];
-	uint64_t claim = atomic_load(&b->claim);
-	uint32_t unit, flag_end;
-
-	/* That the exchange succeeds says that `units` was of this batch. */
-	do {
-		unit = (uint32_t)claim;
-		if (unit >= atomic_load(&b->units))
-			return false;
-	} while (!atomic_compare_exchange_weak(&b->claim, &claim, claim + 1));
-	out->ring = ring;
-	out->slot = slot;
-	out->seq = b->post.seq;
-	out->flag = unit / b->flag_units;
-	out->begin = out->flag * b->post.flag_rows +
-		     unit % b->flag_units * b->unit_rows;
-	out->end = out->begin + b->unit_rows;
-	flag_end = (out->flag + 1) * b->post.flag_rows;
-	out->end = out->end < flag_end ? out->end : flag_end;
-	out->end = out->end < b->post.num_rows ? out->end : b->post.num_rows;
 	return true;
 }
 
-/* The ids are the client's memory: read once, and looked at in our own. */
-static void copy_rows(const struct gather_unit *u,
-		      const struct engram_rows *rows)
+static enum engram_ring_result result_of(bool good)
 {
-	enum { PART = 512 };
-	const struct engram_ring *ring = &u->ring->ring;
-	const int32_t *from = engram_ring_ids(ring, u->slot);
-	int32_t ids[PART];
-
-	for (uint32_t at = u->begin, n; at < u->end; at += n) {
-		n = u->end - at < PART ? u->end - at : PART;
-		for (uint32_t i = 0; i < n; i++)
-			ids[i] = __atomic_load_n(&from[at + i],
-						 __ATOMIC_RELAXED);
-		engram_cpu_stage(rows, ids, n,
-				 engram_ring_row(ring, u->slot, at),
-				 ring->row_stride);
-	}
+	return good ? ENGRAM_RING_ROWS : ENGRAM_RING_REFUSED;
 }
 
-uint32_t gather_serve(const struct gather_unit *u)
+/* Add a unit to a count of those of this batch.  What it is then; 0 if it
+ * counts for a later one, which means that nobody waits for ours. */
+static uint64_t count_unit(_Atomic uint64_t *count, uint32_t seq, bool good)
 {
-	struct gather_batch *b = &u->ring->batches[u->slot];
-	const struct engram_ring *ring = &u->ring->ring;
-	struct gather_binding *binding = b->binding;
-	uint32_t rows = 0;
+	uint64_t old = atomic_load(count), now;
 
-	if (atomic_load(&binding->closed)) {
-		atomic_store(&b->refused, true);
-	} else {
-		copy_rows(u, b->rows);
-		rows = u->end - u->begin;
+	do {
+		if (old >> 32 == seq)
+			now = old + 1;
+		else if (engram_ring_seq_before((uint32_t)(old >> 32), seq))
+			now = ENGRAM_RING_WORD(seq, 1);
+		else
+			return 0;
+		now |= good ? 0 : GATHER_BAD;
+	} while (!atomic_compare_exchange_weak(count, &old, now));
+	return now;
+}
+
+/* Of a unit of whole chunks: each is told of as soon as it is there. */
+static bool serve_small(const struct gather_unit *u,
+			const struct engram_rows *rows, uint32_t begin,
+			uint32_t end)
+{
+	const struct engram_ring *ring = &u->ring->ring;
+	uint32_t flag_rows = u->plan->post.flag_rows, n;
+	int32_t ids[GATHER_UNIT_SMALL];
+	bool good = rows && read_ids(u, begin, end, ids);
+	struct engram_stage stage;
+
+	if (good)
+		engram_cpu_stage_begin(&stage, rows, ids, end - begin);
+	for (uint32_t at = begin; at < end; at += n) {
+		n = end - at < flag_rows ? end - at : flag_rows;
+		if (good)
+			engram_cpu_stage_next(
+				&stage, n, engram_ring_row(ring, u->slot, at),
+				ring->row_stride, ENGRAM_STAGE_CACHED);
+		engram_ring_answer(ring, u->slot, at / flag_rows,
+				   u->plan->post.seq, result_of(good));
 	}
-	if (atomic_fetch_sub(&b->flag_left[u->flag], 1) == 1)
-		engram_ring_answer(ring, u->slot, u->flag, u->seq,
-				   atomic_load(&b->refused)
-					   ? ENGRAM_RING_REFUSED
-					   : ENGRAM_RING_ROWS);
-	/* With the last unit the batch is another's. */
-	if (atomic_fetch_sub(&b->units_left, 1) == 1) {
-		atomic_fetch_sub(&binding->batches, 1);
-		engram_ring_finish(ring, u->slot, u->seq);
+	return good;
+}
+
+/* Of a unit that is a part of a chunk: who does the last one tells of it. */
+static bool serve_large(const struct gather_unit *u,
+			const struct engram_rows *rows, uint32_t begin,
+			uint32_t end)
+{
+	const struct engram_ring *ring = &u->ring->ring;
+	const struct gather_plan *plan = u->plan;
+	uint32_t flag = u->index / plan->flag_units, n;
+	uint32_t units = plan->units - flag * plan->flag_units;
+	bool good = rows != NULL;
+	int32_t ids[PART];
+	uint64_t done;
+
+	for (uint32_t at = begin; at < end && good; at += n) {
+		n = end - at < PART ? end - at : PART;
+		good = read_ids(u, at, at + n, ids);
+		if (good)
+			engram_cpu_stage(rows, ids, n,
+					 engram_ring_row(ring, u->slot, at),
+					 ring->row_stride);
 	}
-	return rows;
+	units = units < plan->flag_units ? units : plan->flag_units;
+	done = count_unit(&u->ring->slots[u->slot].flag_done[flag],
+			  plan->post.seq, good);
+	if ((uint32_t)(done & ~GATHER_BAD) == units)
+		engram_ring_answer(ring, u->slot, flag, plan->post.seq,
+				   result_of(!(done & GATHER_BAD)));
+	return good;
+}
+
+struct gather_served gather_serve(const struct gather_unit *u)
+{
+	const struct gather_plan *plan = u->plan;
+	const struct engram_rows *rows =
+		plan->sound ? find_rows(u->ring, &plan->post) : NULL;
+	struct gather_served served = {0};
+	uint32_t begin, end;
+	uint64_t done;
+	bool good;
+
+	unit_range(plan, u->index, &begin, &end);
+	good = plan->unit_flags ? serve_small(u, rows, begin, end)
+				: serve_large(u, rows, begin, end);
+	served.rows = good ? end - begin : 0;
+	done = count_unit(&u->ring->slots[u->slot].done, plan->post.seq, good);
+	if ((uint32_t)(done & ~GATHER_BAD) != plan->units)
+		return served;
+	served.finished = true;
+	served.refused = done & GATHER_BAD;
+	engram_ring_finish(&u->ring->ring, u->slot, plan->post.seq);
+	return served;
 }

@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client's ring as the gather threads see it: what is bound to it, and the
- * batches under way.  The loop makes and frees it; any number of threads
- * serve it at once, without locks.
+ * A client's ring as the gather threads see it: what is bound to it, and which
+ * parts of a batch have been taken.  The loop makes and frees it; any number of
+ * threads serve it at once, without locks.
+ *
+ * Nothing is set up for a batch: every thread reads the post and cuts it into
+ * the same units.  Small batches are for latency: a unit is a thread's share,
+ * and each thread takes the one that is its own, by a word that nobody else
+ * writes.  What is left, and large batches, are handed out by counting, in
+ * order.
  */
 #ifndef ENGRAMD_GATHER_RING_H
 #define ENGRAMD_GATHER_RING_H
 
+#include <stdalign.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,6 +25,8 @@
 #define GATHER_BINDINGS 4
 /* Batches of so many rows go first: a step of decoding waits for them. */
 #define GATHER_SMALL_ROWS 8192u
+/* Rows of a unit of chunks no larger than this. */
+#define GATHER_UNIT_SMALL 64u
 #define GATHER_UNIT_MIN	  32u
 
 struct gather_leaving;
@@ -30,8 +39,6 @@ struct gather_binding {
 	/* the loop's: the generation that it holds, and how it leaves */
 	struct generation *gen;
 	struct gather_leaving *leaving;
-	_Atomic bool closed;	  /* its rows may not be read any more */
-	_Atomic uint32_t batches; /* that point here */
 	uint32_t num_layers;
 	struct {
 		int32_t layer_id;
@@ -39,51 +46,75 @@ struct gather_binding {
 	} layers[];
 };
 
-/*
- * The batch of a slot.  It is handed out in units of rows by counting
- * `claim`; all else changes only while no unit of it is left, by the one
- * thread that has `admitting`.
- */
-struct gather_batch {
-	_Atomic uint64_t claim; /* seq << 32 | units handed out */
-	_Atomic uint32_t units;
-	_Atomic uint32_t units_left; /* not yet done */
-	_Atomic uint32_t seen;	     /* the last number admitted */
-	_Atomic bool admitting;
-	_Atomic bool refused;
-	_Atomic bool small;
-	struct engram_ring_post post;
-	uint32_t unit_rows, flag_units; /* units of a flag */
-	struct gather_binding *binding;
-	const struct engram_rows *rows;
-	_Atomic uint32_t flag_left[ENGRAM_RING_FLAGS]; /* units */
+/* What has been taken and done of the last batch of a slot: its number in the
+ * upper half, so that nobody has to begin it. */
+struct gather_slot {
+	alignas(64) _Atomic uint64_t next; /* units handed out by counting */
+	alignas(64) _Atomic uint64_t done; /* units, and GATHER_BAD */
+	_Atomic uint64_t flag_done[ENGRAM_RING_FLAGS]; /* the same, of each */
+};
+#define GATHER_BAD (UINT64_C(1) << 31) /* some were refused */
+
+/* The last batch of which a thread has taken its own unit. */
+struct gather_home {
+	alignas(64) _Atomic uint32_t seq;
 };
 
 struct gather_ring {
 	struct gather_ring *next_dead;
 	struct engram_ring ring;
+	uint64_t id;			   /* no two rings have the same */
+	uint32_t start[ENGRAM_RING_SLOTS]; /* posts that are not for us */
+	uint32_t threads;
 	_Atomic(struct gather_binding *) bindings[GATHER_BINDINGS];
-	struct gather_batch batches[ENGRAM_RING_SLOTS];
+	struct gather_slot slots[ENGRAM_RING_SLOTS];
+	struct gather_home homes[]; /* [ENGRAM_RING_SLOTS][threads] */
+};
+
+/* A post, and how it is cut. */
+struct gather_plan {
+	struct engram_ring_post post;
+	bool sound;
+	uint32_t units, homes; /* the first `homes` are threads' own */
+	uint32_t unit_rows;
+	uint32_t flag_units; /* units of a chunk; or, 0: */
+	uint32_t unit_flags; /* chunks of a unit */
 };
 
 /* A part of a batch that one thread copies. */
 struct gather_unit {
 	struct gather_ring *ring;
-	uint32_t slot, seq;
-	uint32_t flag, begin, end; /* rows */
+	const struct gather_plan *plan;
+	uint32_t slot, index;
 };
 
-enum gather_admitted { GATHER_NOTHING, GATHER_ADMITTED, GATHER_REFUSED };
+enum gather_claimed {
+	GATHER_UNIT,
+	GATHER_LATER, /* ids are still to come, or others may be about to */
+	GATHER_NO_MORE
+};
 
-/* Look for a new post in the slot; at most `unit_rows` rows to a unit, and
- * some units for each of `threads`.  *units: how many there are now. */
-enum gather_admitted gather_admit(struct gather_ring *ring, uint32_t slot,
-				  uint32_t unit_rows, uint32_t threads,
-				  uint32_t *units);
-/* Take the next unit of the slot's batch, if there is one. */
-bool gather_claim(struct gather_ring *ring, uint32_t slot,
-		  struct gather_unit *out);
-/* Copy its rows and raise its flag with its last unit.  Rows copied. */
-uint32_t gather_serve(const struct gather_unit *unit);
+struct gather_served {
+	uint32_t rows;		/* copied */
+	bool finished, refused; /* the batch */
+};
+
+/* Zeroed, for so many threads; NULL without memory. */
+struct gather_ring *gather_ring_new(uint32_t threads);
+void gather_ring_free(struct gather_ring *ring);
+/* It is mapped: from here on posts are for this engramd. */
+void gather_ring_begin(struct gather_ring *ring, uint64_t id);
+
+/* Read the slot's post; at most `unit_rows` rows to a unit of a large one.
+ * False if it is not whole. */
+bool gather_look(const struct gather_ring *ring, uint32_t slot,
+		 uint32_t unit_rows, struct gather_plan *plan);
+/* Take a unit for a thread; those of other threads only if it may `help`. */
+enum gather_claimed gather_claim(struct gather_ring *ring, uint32_t slot,
+				 const struct gather_plan *plan,
+				 uint32_t thread, bool help,
+				 struct gather_unit *out);
+/* Copy its rows and raise the flags of what is whole. */
+struct gather_served gather_serve(const struct gather_unit *unit);
 
 #endif

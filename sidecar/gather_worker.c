@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
+#include <string.h>
+
 #include "clock.h"
 #include "futex.h"
 #include "gather_pool.h"
@@ -9,6 +12,8 @@
 #define SPINS	     8
 #define NAP_FIRST_NS 50000
 #define NAP_LAST_NS  1000000
+#define TRAFFIC_NS   20000 /* see note_traffic */
+#define HELP_NS	     1000  /* then a thread is not coming for its own unit */
 
 static void relax(void)
 {
@@ -27,11 +32,11 @@ static void count(_Atomic uint64_t *counter, uint64_t n)
 		memory_order_relaxed);
 }
 
-/* Others to help with the units of a new batch. */
+/* Others to help with the units of a batch. */
 static void call_others(struct gather_pool *pool, uint32_t units)
 {
 	uint32_t asleep = atomic_load(&pool->sleepers);
-	uint32_t wanted = units > 1 ? units - 1 : 0;
+	uint32_t wanted = units - 1;
 
 	if (!asleep || !wanted)
 		return;
@@ -39,25 +44,64 @@ static void call_others(struct gather_pool *pool, uint32_t units)
 	futex_wake(&pool->work, (int)(asleep < wanted ? asleep : wanted));
 }
 
-static void look(struct gather_worker *w, struct gather_ring *ring,
-		 uint32_t slot)
+/* There is traffic; a word that all threads read, so not at every unit. */
+static void note_traffic(struct gather_pool *pool)
 {
-	struct gather_pool *pool = w->pool;
-	uint32_t units;
+	uint64_t now = clock_ns();
 
-	switch (gather_admit(ring, slot, pool->options.unit_rows,
-			     pool->num_workers, &units)) {
-	case GATHER_NOTHING:
-		return;
-	case GATHER_REFUSED:
-		count(&w->refused, 1);
+	if (now - atomic_load_explicit(&pool->last_ns, memory_order_relaxed) >
+	    TRAFFIC_NS)
+		atomic_store_explicit(&pool->last_ns, now,
+				      memory_order_relaxed);
+}
+
+/* What this thread knows of the ring in that place. */
+static struct gather_known *known(struct gather_worker *w, uint32_t place,
+				  const struct gather_ring *ring)
+{
+	struct gather_known *k = &w->known[place];
+
+	if (k->ring == ring->id)
+		return k;
+	k->ring = ring->id;
+	memcpy(k->over, ring->start, sizeof(k->over));
+	memcpy(k->begun, ring->start, sizeof(k->begun));
+	memcpy(k->waited, ring->start, sizeof(k->waited));
+	return k;
+}
+
+/* Threads that are awake take their own units at once. */
+static bool may_help(struct gather_known *k, uint32_t slot, uint32_t seq)
+{
+	if (k->waited[slot] != seq) {
+		k->waited[slot] = seq;
+		k->since[slot] = clock_ns();
+		return false;
+	}
+	return clock_ns() - k->since[slot] > HELP_NS;
+}
+
+static bool take(struct gather_worker *w, struct gather_known *k,
+		 struct gather_ring *ring, uint32_t slot,
+		 struct gather_unit *unit)
+{
+	uint32_t seq = w->plan.post.seq;
+	bool help = k->begun[slot] == seq || may_help(k, slot, seq);
+
+	switch (gather_claim(ring, slot, &w->plan, w->index, help, unit)) {
+	case GATHER_UNIT:
+		if (k->begun[slot] != seq)
+			call_others(w->pool, w->plan.units);
+		k->begun[slot] = seq;
+		note_traffic(w->pool);
+		return true;
+	case GATHER_NO_MORE:
+		k->over[slot] = seq;
 		break;
-	case GATHER_ADMITTED:
-		count(&w->batches, 1);
-		call_others(pool, units);
+	case GATHER_LATER:
 		break;
 	}
-	atomic_store_explicit(&pool->last_ns, clock_ns(), memory_order_relaxed);
+	return false;
 }
 
 /* The next unit of some batch: of a small one, or else of the next ring. */
@@ -73,16 +117,17 @@ static bool pick(struct gather_worker *w, struct gather_unit *unit)
 		struct gather_ring *ring = atomic_load(&pool->rings[place]);
 
 		for (uint32_t s = 0; ring && s < ring->ring.shape.slots; s++) {
-			struct gather_batch *b = &ring->batches[s];
+			struct gather_known *k = known(w, place, ring);
 
-			look(w, ring, s);
-			if ((uint32_t)atomic_load(&b->claim) >=
-			    atomic_load(&b->units))
+			if (engram_ring_posted(&ring->ring, s) == k->over[s] ||
+			    !gather_look(ring, s, pool->options.unit_rows,
+					 &w->plan))
 				continue;
-			if (any || atomic_load(&b->small)) {
-				w->next_ring = place + 1;
-				if (gather_claim(ring, s, unit))
+			if (any || w->plan.post.num_rows <= GATHER_SMALL_ROWS) {
+				if (take(w, k, ring, s, unit)) {
+					w->next_ring = place + 1;
 					return true;
+				}
 			} else if (!large) {
 				large = ring;
 				large_slot = s;
@@ -90,19 +135,21 @@ static bool pick(struct gather_worker *w, struct gather_unit *unit)
 			}
 		}
 	}
-	if (!large)
+	if (!large ||
+	    !gather_look(large, large_slot, pool->options.unit_rows, &w->plan))
 		return false;
 	w->next_ring = at + 1;
-	return gather_claim(large, large_slot, unit);
+	return take(w, known(w, at, large), large, large_slot, unit);
 }
 
 /* ---- idling ---- */
 
-static void set_asleep(struct gather_pool *pool, bool asleep)
+/* Tell clients whether threads sleep that they had better wake. */
+void gather_tell_asleep(struct gather_pool *pool, bool asleep)
 {
 	uint32_t n = atomic_load(&pool->num_rings);
 
-	atomic_store(&pool->asleep, asleep);
+	atomic_store(&pool->told_asleep, asleep);
 	for (uint32_t i = 0; i < n; i++) {
 		struct gather_ring *ring = atomic_load(&pool->rings[i]);
 
@@ -139,7 +186,8 @@ static void sleep_parked(struct gather_worker *w, _Atomic uint32_t *word,
 	atomic_store(&w->parked, false);
 }
 
-/* Until there is work that others have found. */
+/* Until there is work that others have found, or a client says that some comes.
+ */
 static bool sleep_idle(struct gather_worker *w, struct gather_unit *unit)
 {
 	struct gather_pool *pool = w->pool;
@@ -148,11 +196,16 @@ static bool sleep_idle(struct gather_worker *w, struct gather_unit *unit)
 
 	atomic_fetch_add(&pool->sleepers, 1);
 	work = atomic_load(&pool->work);
-	/* Who stops the pool, or finds a batch, looks for sleepers after. */
+	if (!atomic_load(&pool->told_asleep))
+		gather_tell_asleep(pool, true);
+	/* Who stops the pool, or finds a batch, looks for sleepers after; a
+	 * client that saw nobody asleep has posted before. */
 	found = find(w, unit);
-	pass(w);
-	if (!found && !stopped(pool) && atomic_load(&pool->leading))
-		sleep_parked(w, &pool->work, work, 0);
+	if (!found) {
+		pass(w);
+		if (!stopped(pool) && atomic_load(&pool->leading))
+			sleep_parked(w, &pool->work, work, 0);
+	}
 	atomic_fetch_sub(&pool->sleepers, 1);
 	return found;
 }
@@ -174,15 +227,15 @@ static bool lead(struct gather_worker *w, struct gather_unit *unit)
 		gather_pool_unmap_dead(pool);
 		if (clock_ns() - atomic_load(&pool->last_ns) < idle) {
 			nap = NAP_FIRST_NS;
-			if (atomic_load(&pool->asleep))
-				set_asleep(pool, false);
+			atomic_store(&pool->asleep, false);
 			for (int i = 0; i < SPINS; i++)
 				relax();
 			continue;
 		}
-		if (!atomic_load(&pool->asleep)) {
+		if (!atomic_exchange(&pool->asleep, true) ||
+		    !atomic_load(&pool->told_asleep)) {
 			/* then look again: a client may have seen it awake */
-			set_asleep(pool, true);
+			gather_tell_asleep(pool, true);
 			continue;
 		}
 		pass(w);
@@ -190,8 +243,9 @@ static bool lead(struct gather_worker *w, struct gather_unit *unit)
 			     atomic_load(&pool->num_rings) ? nap : 0);
 		nap = nap * 2 < NAP_LAST_NS ? nap * 2 : NAP_LAST_NS;
 	}
-	if (atomic_load(&pool->asleep))
-		set_asleep(pool, false);
+	atomic_store(&pool->asleep, false);
+	if (!atomic_load(&pool->sleepers))
+		gather_tell_asleep(pool, false);
 	return found;
 }
 
@@ -218,6 +272,15 @@ static bool idle(struct gather_worker *w, struct gather_unit *unit)
 	return found;
 }
 
+static void serve(struct gather_worker *w, const struct gather_unit *unit)
+{
+	struct gather_served served = gather_serve(unit);
+
+	count(&w->rows, served.rows);
+	if (served.finished)
+		count(served.refused ? &w->refused : &w->batches, 1);
+}
+
 void *gather_worker_main(void *arg)
 {
 	struct gather_worker *w = arg;
@@ -229,7 +292,7 @@ void *gather_worker_main(void *arg)
 			found = find(w, &unit) || idle(w, &unit);
 		if (!found)
 			continue;
-		count(&w->rows, gather_serve(&unit));
+		serve(w, &unit);
 		found = find(w, &unit);
 	}
 	return NULL;

@@ -60,8 +60,8 @@ static int64_t batch_tokens(const struct engram_gather *g, uint32_t layer)
 
 /* The ids of this rank's heads, -1 for padded ones; counts the misses. */
 static void copy_ids(const struct engram_table *t, uint32_t layer,
-		     const struct engram_lookup_args *args, int32_t *to,
-		     uint64_t *misses)
+		     const struct engram_lookup_args *args, uint32_t seq,
+		     uint64_t *to, uint64_t *misses)
 {
 	const struct engram_rows *rows = &t->layers[layer].rows;
 
@@ -74,25 +74,15 @@ static void copy_ids(const struct engram_table *t, uint32_t layer,
 				id = engram_row_id(args, token, head);
 				*misses += !engram_row_is_here(rows, id);
 			}
-			*to++ = (int32_t)id;
+			*to++ = ENGRAM_RING_WORD(seq, id);
 		}
-}
-
-static uint64_t deadline(const struct engram_gather *g)
-{
-	return now_ns() + (uint64_t)g->timeout_ms * 1000000u;
 }
 
 /* May the slot be posted to?  One whose rows have not all come is not waited
  * for: its engramd is stopped, or overloaded. */
-static bool is_free(struct engram_gather *g, uint32_t slot)
+static bool is_free(const struct engram_gather *g, uint32_t slot)
 {
-	if (engram_ring_idle(&g->ring, slot, g->seq[slot]))
-		return true;
-	if (g->whole[slot])
-		g->whole[slot] = engram_ring_await_idle(
-			&g->ring, slot, g->seq[slot], deadline(g));
-	return g->whole[slot];
+	return g->whole[slot] || engram_ring_idle(&g->ring, slot, g->seq[slot]);
 }
 
 static void post(struct engram_gather *g, uint32_t layer, const int32_t *ids,
@@ -115,7 +105,7 @@ static void post(struct engram_gather *g, uint32_t layer, const int32_t *ids,
 
 	*b = (struct gather_batch){.layer = layer, .num_tokens = num_tokens};
 	b->post = (struct engram_ring_post){
-		.generation = t->generation,
+		.generation = (uint32_t)t->generation,
 		.layer_id = t->layers[layer].layer_id,
 		.num_rows = rows,
 		.flag_rows = engram_ring_flag_rows(rows, FLAGS_WANTED),
@@ -123,7 +113,8 @@ static void post(struct engram_gather *g, uint32_t layer, const int32_t *ids,
 	};
 	/* Nobody but this thread touches the ids of a slot before it is
 	 * posted: a stopped thread of engramd only reads them. */
-	copy_ids(t, layer, &args, engram_ring_ids(&g->ring, slot), &b->misses);
+	copy_ids(t, layer, &args, b->post.seq, engram_ring_ids(&g->ring, slot),
+		 &b->misses);
 	gather_sync(g, NULL);
 	b->posted = rows && g->served && is_free(g, slot);
 	if (b->posted) {
@@ -194,8 +185,10 @@ static enum engram_status read_own(const struct engram_gather *g, uint32_t slot,
 	const struct engram_rows *rows =
 		&g->table->layers[g->batches[slot].layer].rows;
 	const struct engram_lookup_args args = {
-		.ids = engram_ring_ids(&g->ring, slot) + begin,
-		.ids_token_stride = 1,
+		/* the lower halves of the words */
+		.ids = (const int32_t *)(engram_ring_ids(&g->ring, slot) +
+					 begin),
+		.ids_token_stride = 2,
 		.ids_head_stride = 1,
 		.num_tokens = end - begin,
 		.local_heads = 1,
@@ -216,7 +209,7 @@ static enum engram_status take(struct engram_gather *g, uint16_t *out,
 	bool late = false, whole = true;
 
 	/* Never rows of two generations: all of those that are current now. */
-	if (b->post.generation != g->table->generation)
+	if (b->post.generation != (uint32_t)g->table->generation)
 		g->batches[slot].posted = false;
 	for (uint32_t at = 0; at < b->post.num_rows && !status; at = end) {
 		n = b->post.num_rows - at;

@@ -39,8 +39,8 @@ enum engram_cuda_path {
 	ENGRAM_PATH_AUTO = 0, /* by batch size, as measured at open */
 	ENGRAM_PATH_UVA = 1,  /* engram_cuda_table_lookup */
 	ENGRAM_PATH_HOST = 2, /* gathered by engramd */
-	/* both at once, each the share of the tokens that it was measured to
-	 * finish in the same time; where the table is not registered, HOST */
+	/* both at once, in the proportion that was measured to be fastest;
+	 * where the table is not registered, or nothing was measured, HOST */
 	ENGRAM_PATH_HYBRID = 3
 };
 
@@ -73,9 +73,16 @@ enum engram_status engram_cuda_gather_lookup(
 	engram_cuda_gather *gather, uint32_t layer,
 	const struct engram_cuda_lookup_params *params,
 	enum engram_cuda_path path, uint16_t *out, engram_stream stream);
+/* The rows as stored, as engram_cuda_table_lookup_raw writes them. */
+enum engram_status engram_cuda_gather_lookup_raw(
+	engram_cuda_gather *gather, uint32_t layer,
+	const struct engram_cuda_lookup_params *params,
+	enum engram_cuda_path path, const struct engram_raw_out *out,
+	engram_stream stream);
 
-/* engramd's threads sleep after a pause, and then look for posts once a
- * millisecond only: have them look.  A look at memory if they do not sleep. */
+/* engramd's threads sleep after a pause, and then one looks for posts, later
+ * once a millisecond only: have all of them look.  A look at memory if they do
+ * not sleep. */
 void engram_cuda_gather_wake(engram_cuda_gather *gather);
 
 /* The path that AUTO takes for so many rows of this rank. */

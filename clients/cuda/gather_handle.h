@@ -14,9 +14,6 @@
 #include "engram_ring.h"
 #include "table.h"
 
-/* Sizes of batches that both paths are measured with. */
-#define CUDA_GATHER_SIZES 6
-
 struct engram_cuda_gather {
 	engram_cuda_table *table;
 	engram_gather *host;
@@ -32,11 +29,9 @@ struct engram_cuda_gather {
 	/* of a hybrid lookup: the part that the device reads itself */
 	cudaStream_t side;
 	cudaEvent_t fork, join;
-	float uva_share; /* of the tokens */
-	/* from so many rows on the path is the one that was faster */
-	int64_t sizes[CUDA_GATHER_SIZES];
-	enum engram_cuda_path paths[CUDA_GATHER_SIZES];
-	uint32_t num_sizes;
+	/* what was measured, smaller batches first */
+	struct engram_ring_choice choices[ENGRAM_RING_CHOICES];
+	uint32_t num_choices;
 
 	/* gather_watch.c: gives up what engramd does not deliver, for streams
 	 * that wait without a kernel */
@@ -53,9 +48,15 @@ enum engram_status cuda_gather_watch_start(struct engram_cuda_gather *g,
 					   struct engram_error *err);
 void cuda_gather_watch_stop(struct engram_cuda_gather *g);
 
+/* ---- gather_lookup.c ---- */
+
+/* That of batches of about so many rows; NULL: nothing was measured. */
+const struct engram_ring_choice *cuda_gather_choice(
+	const struct engram_cuda_gather *g, int64_t num_rows);
+
 /* ---- gather_measure.c ---- */
 
-/* Fill in sizes and paths.  The table is ready. */
+/* Fill in the choices, here and in the ring.  The table is ready. */
 enum engram_status cuda_gather_measure(struct engram_cuda_gather *g,
 				       struct engram_error *err);
 

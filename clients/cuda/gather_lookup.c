@@ -1,23 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check.h"
+#include "engram_row_math.h"
 #include "engram_segment.h"
 #include "gather_handle.h"
 #include "launch.h"
 
-/* Batches up to this many rows are faster in one kernel that waits; larger
- * ones leave the device alone while they are gathered
+/* Batches of which engramd gathers up to this many rows are faster in one
+ * kernel that waits; larger ones leave the device alone while they are gathered
  * (tests/bench/README.md). */
-#define SMALL_ROWS	4096
-#define SMALL_FLAG_ROWS 64
-#define LARGE_FLAG_ROWS 12288 /* a copy and a wait each */
+#define SMALL_ROWS (ENGRAM_CUDA_RING_CHUNK_ROWS * ENGRAM_RING_FLAGS)
+/* Rows of a chunk of a large batch, whose tail is the copy of one; but each is
+ * a wait, a copy and a launch. */
+#define LARGE_FLAG_MIN 2048
+#define LARGE_FLAG_MAX 8192
+#define LARGE_FLAGS    16
+/* Where tiles of scales end: parts of a batch are whole tiles. */
+#define TILE_TOKENS 128
 
 struct lookup {
 	struct engram_cuda_gather *g;
 	struct engram_cuda_ring ring;
 	struct engram_lookup_args args;
 	struct engram_cuda_ring_batch batch;
-	uint32_t num_rows;
-	uint16_t *out;
+	const struct engram_cuda_grid *grid;
+	uint32_t own_ppt; /* thousandths that the device reads itself */
 	engram_stream stream;
 };
 
@@ -30,24 +36,48 @@ static struct engram_cuda_ring next_ring(struct engram_cuda_gather *g)
 		.ids = engram_ring_ids(g->ring, slot),
 		.rows = engram_ring_row(g->ring, slot, 0),
 		.row_stride = g->ring->row_stride,
+		.counts = &engram_ring_header(g->ring)->counts,
 		.state = g->states + slot,
 		.counters = g->counters,
 	};
 }
 
-static int is_small(const struct lookup *l)
+static int64_t rows_of(const struct lookup *l, int64_t tokens)
 {
-	return l->num_rows <= SMALL_ROWS &&
-	       engram_cuda_ring_can_lookup(&l->batch.source->rows);
+	return tokens * l->args.local_heads;
 }
 
-static enum engram_status wait_and_copy(const struct lookup *l, uint32_t flag,
-					struct engram_error *err)
+/* ---- which way ---- */
+
+const struct engram_ring_choice *cuda_gather_choice(
+	const struct engram_cuda_gather *g, int64_t num_rows)
 {
+	const struct engram_ring_choice *best = NULL;
+
+	/* sizes are twice as large each: the nearer one, as a factor */
+	for (uint32_t i = 0; i < g->num_choices; i++)
+		if (!best || num_rows * num_rows >=
+				     (int64_t)best->rows * g->choices[i].rows)
+			best = &g->choices[i];
+	return best;
+}
+
+enum engram_cuda_path engram_cuda_gather_path(const engram_cuda_gather *gather,
+					      int64_t num_rows)
+{
+	const struct engram_ring_choice *choice =
+		cuda_gather_choice(gather, num_rows);
+
+	return choice ? (enum engram_cuda_path)choice->path : ENGRAM_PATH_HOST;
+}
+
+/* ---- large batches ---- */
+
+static enum engram_status wait_and_copy(const struct lookup *l, uint32_t begin,
+					uint32_t rows, struct engram_error *err)
+{
+	uint32_t flag = begin / l->batch.flag_rows;
 	size_t stride = l->ring.row_stride;
-	uint32_t begin = flag * l->batch.flag_rows;
-	uint32_t left = l->num_rows - begin;
-	uint32_t rows = left < l->batch.flag_rows ? left : l->batch.flag_rows;
 	CUresult result;
 
 	result = l->g->wait_value((CUstream)l->stream,
@@ -65,97 +95,152 @@ static enum engram_status wait_and_copy(const struct lookup *l, uint32_t flag,
 		"copying gathered rows: cudaMemcpyAsync", err);
 }
 
-/* The staged rows, as rows of a table. */
-static struct engram_rows staged(const struct lookup *l)
-{
-	struct engram_rows rows = l->batch.source->rows;
-
-	rows.codes = l->g->staging;
-	rows.code_stride_bytes = l->ring.row_stride;
-	if (rows.scale_scheme == ENGRAM_SCALE_UE8M0_BLOCK) {
-		rows.scales = l->g->staging +
-			      rows.dim * (rows.dtype == ENGRAM_BF16 ? 2u : 1u);
-		rows.scale_stride_bytes = l->ring.row_stride;
-	}
-	return rows;
-}
-
-static enum engram_status lookup_large(const struct lookup *l,
+/* A batch that fits into a slot, by the copy engine. */
+static enum engram_status lookup_large(struct lookup *l,
 				       struct engram_error *err)
 {
-	uint32_t flags = (l->num_rows - 1) / l->batch.flag_rows + 1;
-	struct engram_rows rows = staged(l);
-	enum engram_status status =
-		engram_cuda_ring_post(&l->ring, &l->batch, l->stream, err);
+	uint32_t rows = (uint32_t)rows_of(l, l->args.num_tokens), n;
+	uint32_t flags = rows / LARGE_FLAG_MAX > LARGE_FLAGS
+				 ? rows / LARGE_FLAG_MAX
+				 : LARGE_FLAGS;
+	enum engram_status status;
 
-	for (uint32_t i = 0; i < flags && !status; i++)
-		status = wait_and_copy(l, i, err);
+	n = engram_ring_flag_rows(rows, flags);
+	l->batch.flag_rows = n > LARGE_FLAG_MIN ? n : LARGE_FLAG_MIN;
+	status = engram_cuda_ring_post(&l->ring, &l->batch, l->stream, err);
+	for (uint32_t at = 0; at < rows && !status; at += n) {
+		n = rows - at < l->batch.flag_rows ? rows - at
+						   : l->batch.flag_rows;
+		status = wait_and_copy(l, at, n, err);
+		if (!status)
+			status = engram_cuda_ring_decode(
+				&l->ring, &l->batch, l->g->staging, at, at + n,
+				l->stream, err);
+	}
 	if (!status)
-		status = engram_cuda_decode(&rows, l->num_rows, l->out,
-					    l->stream, err);
-	if (!status)
-		status = engram_cuda_ring_repair(&l->ring, &l->batch, l->out,
-						 l->stream, err);
+		status = engram_cuda_ring_repair(&l->ring, &l->batch, l->stream,
+						 err);
 	return status;
 }
 
-/* A batch that fits into a slot. */
-static enum engram_status lookup_host(struct lookup *l,
-				      struct engram_error *err)
-{
-	uint32_t unit;
+/* ---- small batches ---- */
 
-	l->num_rows = (uint32_t)(l->args.num_tokens * l->args.local_heads);
-	if (!l->num_rows)
-		return ENGRAM_OK;
-	l->ring = next_ring(l->g);
-	l->batch.args = &l->args;
-	unit = is_small(l) ? SMALL_FLAG_ROWS : LARGE_FLAG_ROWS;
-	l->batch.flag_rows = engram_ring_flag_rows(
-		l->num_rows, (l->num_rows + unit - 1) / unit);
-	if (is_small(l))
-		return engram_cuda_ring_lookup(&l->ring, &l->batch, l->out,
-					       l->stream, err);
-	return lookup_large(l, err);
+/* Rows that the device reads itself in the one kernel. */
+static int64_t own_rows(const struct lookup *l)
+{
+	return rows_of(l, l->args.num_tokens) * l->own_ppt / 1000;
+}
+
+static int is_small(const struct lookup *l)
+{
+	return rows_of(l, l->args.num_tokens) - own_rows(l) <= SMALL_ROWS &&
+	       engram_cuda_ring_can_lookup(&l->batch.source->rows);
+}
+
+/* The more rows, the more there is to do for each chunk while the next ones
+ * come; few rows are spread over all of engramd's threads. */
+static uint32_t small_flag_rows(uint32_t rows)
+{
+	uint32_t n = rows <= 192    ? 8
+		     : rows <= 1024 ? 16
+		     : rows <= 2048 ? 24
+				    : 32;
+	uint32_t least = engram_ring_flag_rows(rows, ENGRAM_RING_FLAGS);
+
+	return n > least ? n : least;
+}
+
+static enum engram_status lookup_small(struct lookup *l,
+				       struct engram_error *err)
+{
+	l->batch.own_rows = own_rows(l);
+	l->batch.flag_rows = small_flag_rows(
+		(uint32_t)(rows_of(l, l->args.num_tokens) - l->batch.own_rows));
+	return engram_cuda_ring_lookup(&l->ring, &l->batch, l->stream, err);
+}
+
+/* ---- parts and shares of a batch ---- */
+
+static void advance(struct lookup *l, int64_t tokens)
+{
+	const struct engram_rows *rows = &l->batch.source->rows;
+	uint32_t heads = l->args.local_heads;
+	size_t codes = (size_t)rows_of(l, tokens) * rows->dim;
+
+	l->args.ids += tokens * l->args.ids_token_stride;
+	if (l->batch.out) {
+		l->batch.out += codes;
+		return;
+	}
+	l->batch.raw.codes += codes * (rows->dtype == ENGRAM_BF16 ? 2 : 1);
+	if (l->batch.raw.scales)
+		l->batch.raw.scales += engram_raw_scale_bytes(
+			rows, tokens, heads, l->batch.raw.scale_layout);
+}
+
+/* So many tokens, or fewer, so that a part ends where a tile of scales does. */
+static int64_t whole_tiles(const struct lookup *l, int64_t tokens)
+{
+	if (l->batch.out || !l->batch.raw.scales ||
+	    l->batch.raw.scale_layout == ENGRAM_SCALES_PLAIN)
+		return tokens;
+	return tokens / TILE_TOKENS * TILE_TOKENS;
 }
 
 static enum engram_status lookup_parts(struct lookup *l, int64_t num_tokens,
 				       struct engram_error *err)
 {
-	uint32_t heads = l->args.local_heads, dim = l->batch.source->rows.dim;
+	uint32_t heads = l->args.local_heads;
 	int64_t most = l->g->ring->shape.max_rows / (heads ? heads : 1);
 	enum engram_status status = ENGRAM_OK;
 
+	if (num_tokens > most)
+		most = whole_tiles(l, most);
 	if (!most)
 		return engram_invalid(err, "max_rows",
-				      "the ring does not hold one token",
+				      "the ring does not hold one token, or "
+				      "one tile of scales",
 				      "open the handle with more");
 	for (int64_t at = 0, n; at < num_tokens && !status; at += n) {
 		n = num_tokens - at < most ? num_tokens - at : most;
 		l->args.num_tokens = n;
-		status = lookup_host(l, err);
-		l->args.ids += n * l->args.ids_token_stride;
-		l->out += (size_t)n * heads * dim;
+		if (rows_of(l, n)) {
+			l->ring = next_ring(l->g);
+			status = is_small(l) ? lookup_small(l, err)
+					     : lookup_large(l, err);
+		}
+		advance(l, n);
 	}
 	return status;
 }
 
+static enum engram_status lookup_uva(const struct lookup *l,
+				     engram_stream stream,
+				     struct engram_error *err)
+{
+	if (l->batch.out)
+		return engram_cuda_lookup(l->batch.source, &l->args,
+					  l->batch.out, l->grid, stream, err);
+	return engram_cuda_lookup_raw(l->batch.source, &l->args, &l->batch.raw,
+				      l->grid, stream, err);
+}
+
 /* The last tokens over UVA on the side, the first ones as they are gathered. */
-static enum engram_status lookup_hybrid(struct lookup *l, int64_t num_tokens,
-					const struct engram_cuda_grid *grid,
+static enum engram_status lookup_beside(struct lookup *l, int64_t num_tokens,
 					struct engram_error *err)
 {
 	struct engram_cuda_gather *g = l->g;
-	int64_t own = (int64_t)((float)num_tokens * g->uva_share);
-	int64_t first = num_tokens - own;
-	struct engram_lookup_args args = l->args;
-	size_t row = (size_t)args.local_heads * l->batch.source->rows.dim;
+	int64_t own = num_tokens * l->own_ppt / 1000;
+	int64_t first = whole_tiles(l, num_tokens - own);
+	struct lookup last = *l;
 	enum engram_status status;
 
-	if (!own)
+	l->own_ppt = 0;
+	if (first == num_tokens)
 		return lookup_parts(l, num_tokens, err);
-	args.ids += first * args.ids_token_stride;
-	args.num_tokens = own;
+	last.batch.args = &last.args;
+	advance(&last, first);
+	last.args.num_tokens = num_tokens - first;
 	status = engram_cuda_status(cudaEventRecord(g->fork, l->stream),
 				    "cudaEventRecord", err);
 	if (!status)
@@ -163,9 +248,7 @@ static enum engram_status lookup_hybrid(struct lookup *l, int64_t num_tokens,
 			cudaStreamWaitEvent(g->side, g->fork, 0),
 			"cudaStreamWaitEvent", err);
 	if (!status)
-		status = engram_cuda_lookup(l->batch.source, &args,
-					    l->out + (size_t)first * row, grid,
-					    g->side, err);
+		status = lookup_uva(&last, g->side, err);
 	if (!status)
 		status = engram_cuda_status(cudaEventRecord(g->join, g->side),
 					    "cudaEventRecord", err);
@@ -178,15 +261,84 @@ static enum engram_status lookup_hybrid(struct lookup *l, int64_t num_tokens,
 	return status;
 }
 
-enum engram_cuda_path engram_cuda_gather_path(const engram_cuda_gather *gather,
-					      int64_t num_rows)
+/* What fills up the tiles of scales. */
+static enum engram_status clear_scales(const struct lookup *l,
+				       int64_t num_tokens,
+				       struct engram_error *err)
 {
-	enum engram_cuda_path path = ENGRAM_PATH_HOST;
+	const struct engram_raw_out *raw = &l->batch.raw;
+	size_t bytes;
 
-	for (uint32_t i = 0; i < gather->num_sizes; i++)
-		if (i == 0 || num_rows >= gather->sizes[i])
-			path = gather->paths[i];
-	return path;
+	if (l->batch.out || !raw->scales ||
+	    raw->scale_layout == ENGRAM_SCALES_PLAIN)
+		return ENGRAM_OK;
+	bytes = engram_raw_scale_bytes(&l->batch.source->rows, num_tokens,
+				       l->args.local_heads, raw->scale_layout);
+	return engram_cuda_status(
+		cudaMemsetAsync(raw->scales, 0, bytes, l->stream),
+		"clearing scales: cudaMemsetAsync", err);
+}
+
+static enum engram_status lookup(struct lookup *l, int64_t num_tokens,
+				 enum engram_cuda_path path,
+				 struct engram_error *err)
+{
+	const struct engram_ring_choice *choice =
+		cuda_gather_choice(l->g, rows_of(l, num_tokens));
+	enum engram_status status = clear_scales(l, num_tokens, err);
+
+	if (status)
+		return status;
+	if (path == ENGRAM_PATH_HYBRID && choice &&
+	    l->g->table->placement != ENGRAM_CUDA_HOST)
+		l->own_ppt = choice->own_ppt;
+	l->args.num_tokens = num_tokens;
+	if (l->own_ppt >= 1000)
+		return lookup_uva(l, l->stream, err);
+	if (l->own_ppt && !is_small(l))
+		return lookup_beside(l, num_tokens, err);
+	return lookup_parts(l, num_tokens, err);
+}
+
+/* ---- the interface ---- */
+
+static enum engram_status lookup_by(
+	engram_cuda_gather *gather, uint32_t layer,
+	const struct engram_cuda_lookup_params *params,
+	enum engram_cuda_path path, struct lookup *l)
+{
+	engram_cuda_table *t = gather->table;
+	struct engram_error err;
+	enum engram_status status;
+
+	status = cuda_begin_lookup(t, layer, params, &l->args);
+	if (status)
+		return status;
+	if (path == ENGRAM_PATH_AUTO)
+		path = engram_cuda_gather_path(
+			gather, params->num_tokens * l->args.local_heads);
+	if (path == ENGRAM_PATH_UVA && l->batch.out)
+		return engram_cuda_table_lookup(t, layer, params, l->batch.out,
+						l->stream);
+	if (path == ENGRAM_PATH_UVA)
+		return engram_cuda_table_lookup_raw(t, layer, params,
+						    &l->batch.raw, l->stream);
+	if (path != ENGRAM_PATH_HOST && path != ENGRAM_PATH_HYBRID) {
+		engram_invalid(&err, "path", "unknown",
+			       "use one of enum engram_cuda_path");
+		return engram_set_last_error(&err);
+	}
+	l->g = gather;
+	l->grid = &params->grid;
+	l->batch.source = &t->sources[layer];
+	l->batch.args = &l->args;
+	l->batch.layer_id = t->layers[layer].layer_id;
+	l->batch.timeout_ns = gather->timeout_ns;
+	/* Should it fail, batches are refused, and read over UVA. */
+	engram_gather_sync(gather->host);
+	status = lookup(l, params->num_tokens, path, &err);
+	engram_gather_wake(gather->host);
+	return status ? engram_set_last_error(&err) : ENGRAM_OK;
 }
 
 enum engram_status engram_cuda_gather_lookup(
@@ -194,36 +346,23 @@ enum engram_status engram_cuda_gather_lookup(
 	const struct engram_cuda_lookup_params *params,
 	enum engram_cuda_path path, uint16_t *out, engram_stream stream)
 {
-	engram_cuda_table *t = gather->table;
-	struct lookup l = {.g = gather, .out = out, .stream = stream};
+	struct lookup l = {.stream = stream, .batch.out = out};
 	struct engram_error err;
-	enum engram_status status;
 
-	status = cuda_begin_lookup(t, layer, params, &l.args);
-	if (status)
-		return status;
-	if (path == ENGRAM_PATH_AUTO)
-		path = engram_cuda_gather_path(
-			gather, params->num_tokens * l.args.local_heads);
-	if (path == ENGRAM_PATH_UVA)
-		return engram_cuda_table_lookup(t, layer, params, out, stream);
-	if (path != ENGRAM_PATH_HOST && path != ENGRAM_PATH_HYBRID) {
-		engram_invalid(&err, "path", "unknown",
-			       "use one of enum engram_cuda_path");
+	if (!out && params->num_tokens) {
+		engram_invalid(&err, "out", "NULL", "pass it, or zero tokens");
 		return engram_set_last_error(&err);
 	}
-	l.batch = (struct engram_cuda_ring_batch){
-		.source = &t->sources[layer],
-		.layer_id = t->layers[layer].layer_id,
-		.timeout_ns = gather->timeout_ns,
-	};
-	/* Should it fail, batches are refused, and read over UVA. */
-	engram_gather_sync(gather->host);
-	if (path == ENGRAM_PATH_HYBRID && t->placement != ENGRAM_CUDA_HOST)
-		status = lookup_hybrid(&l, params->num_tokens, &params->grid,
-				       &err);
-	else
-		status = lookup_parts(&l, params->num_tokens, &err);
-	engram_gather_wake(gather->host);
-	return status ? engram_set_last_error(&err) : ENGRAM_OK;
+	return lookup_by(gather, layer, params, path, &l);
+}
+
+enum engram_status engram_cuda_gather_lookup_raw(
+	engram_cuda_gather *gather, uint32_t layer,
+	const struct engram_cuda_lookup_params *params,
+	enum engram_cuda_path path, const struct engram_raw_out *out,
+	engram_stream stream)
+{
+	struct lookup l = {.stream = stream, .batch.raw = *out};
+
+	return lookup_by(gather, layer, params, path, &l);
 }

@@ -1,25 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
+#include <string.h>
 
 #include "gather_handle.h"
 #include "launch.h"
 
 /*
  * Which path is faster for which size of a batch, on this machine as it is now:
- * each size a few times on each path, with random rows of the first layer, new
- * ones each time, the fastest of each path.
+ * each size on each path, with random rows of the first layer, new ones in each
+ * lookup.  A few lookups stand in the stream before the first may run, so that
+ * what they take is the device's and engramd's time, and not that of the calls.
  */
-#define REPEAT	      4
-#define HYBRID_TOKENS 256 /* below, launching both takes longer than either */
-static const int64_t sizes[CUDA_GATHER_SIZES] = {96,	768,   3072,
-						 12288, 49152, 98304};
+#define ROWS_FIRST  24
+#define ROWS_LAST   98304
+#define QUEUED	    6 /* lookups at a time; of large batches, */
+#define QUEUED_MIN  2 /* so many */
+#define QUEUED_ROWS 49152
+#define ROUNDS	    2 /* the faster counts */
+#define SHARES	    3 /* of a hybrid lookup that are tried */
 
 struct measure {
 	struct engram_cuda_gather *g;
 	cudaStream_t stream;
 	cudaEvent_t begin, end;
-	int32_t *host_ids, *ids; /* of the largest batch */
+	int32_t *host_ids, *ids; /* of all that is queued */
 	uint16_t *out;
+	uint32_t *gate; /* what the stream waits for */
 	uint64_t random;
 };
 
@@ -36,84 +42,147 @@ static void draw(struct measure *m, int64_t count)
 	}
 }
 
-/* Milliseconds of one lookup. */
-static enum engram_status time_one(struct measure *m, int64_t tokens,
-				   enum engram_cuda_path path, float *ms,
-				   struct engram_error *err)
+static uint32_t queued(int64_t rows)
+{
+	return rows < QUEUED_ROWS ? QUEUED : QUEUED_MIN;
+}
+
+static enum engram_status enqueue(struct measure *m, int64_t tokens,
+				  uint32_t count, enum engram_cuda_path path,
+				  struct engram_error *err)
 {
 	uint32_t cols = m->g->table->num_cols;
-	const struct engram_cuda_lookup_params params = {
+	struct engram_cuda_lookup_params params = {
 		.ids = m->ids,
 		.ids_token_stride = cols,
 		.ids_head_stride = 1,
 		.num_tokens = tokens,
 	};
-	enum engram_status status;
+	enum engram_status status = engram_cuda_status(
+		cudaEventRecord(m->begin, m->stream), "cudaEventRecord", err);
 
-	draw(m, tokens * cols);
-	status = cuda_upload(m->ids, m->host_ids,
-			     (uint64_t)tokens * cols * sizeof(*m->ids), err);
-	if (!status)
-		status =
-			engram_cuda_status(cudaEventRecord(m->begin, m->stream),
+	for (uint32_t i = 0; i < count && !status; i++) {
+		if (engram_cuda_gather_lookup(m->g, 0, &params, path, m->out,
+					      m->stream)) {
+			*err = *engram_last_error();
+			return err->status;
+		}
+		params.ids += tokens * cols;
+	}
+	return status ? status
+		      : engram_cuda_status(cudaEventRecord(m->end, m->stream),
 					   "cudaEventRecord", err);
+}
+
+static enum engram_status close_gate(struct measure *m,
+				     struct engram_error *err)
+{
+	CUresult result;
+
+	__atomic_store_n(m->gate, 0, __ATOMIC_RELEASE);
+	result = m->g->wait_value((CUstream)m->stream, (CUdeviceptr)m->gate, 1,
+				  CU_STREAM_WAIT_VALUE_EQ);
+	if (result == CUDA_SUCCESS)
+		return ENGRAM_OK;
+	return engram_error_set(err, ENGRAM_ECUDA,
+				"cuStreamWaitValue32: error %d", (int)result);
+}
+
+/* Nanoseconds of a lookup, on average of a few. */
+static enum engram_status time_some(struct measure *m, int64_t tokens,
+				    enum engram_cuda_path path, uint32_t *ns,
+				    struct engram_error *err)
+{
+	const struct engram_cuda_table *t = m->g->table;
+	uint32_t count = queued(tokens * t->layers[0].shard.local_heads);
+	int64_t ids = tokens * t->num_cols * count;
+	enum engram_status status;
+	float ms = 0;
+
+	draw(m, ids);
+	status = cuda_upload(m->ids, m->host_ids,
+			     (uint64_t)ids * sizeof(*m->ids), err);
+	if (!status)
+		status = close_gate(m, err);
 	if (status)
 		return status;
-	if (engram_cuda_gather_lookup(m->g, 0, &params, path, m->out,
-				      m->stream)) {
-		*err = *engram_last_error();
-		return err->status;
-	}
-	status = engram_cuda_status(cudaEventRecord(m->end, m->stream),
-				    "cudaEventRecord", err);
+	engram_gather_wake(m->g->host);
+	status = enqueue(m, tokens, count, path, err);
+	__atomic_store_n(m->gate, 1, __ATOMIC_RELEASE);
 	if (!status)
 		status = engram_cuda_status(cudaEventSynchronize(m->end),
 					    "measuring: cudaEventSynchronize",
 					    err);
 	if (!status)
 		status = engram_cuda_status(
-			cudaEventElapsedTime(ms, m->begin, m->end),
+			cudaEventElapsedTime(&ms, m->begin, m->end),
 			"cudaEventElapsedTime", err);
+	*ns = (uint32_t)(ms * 1e6f / (float)count);
 	return status;
 }
 
 static enum engram_status best_of(struct measure *m, int64_t tokens,
-				  enum engram_cuda_path path, float *best,
+				  enum engram_cuda_path path, uint32_t *best,
 				  struct engram_error *err)
 {
 	enum engram_status status = ENGRAM_OK;
-	float ms = 0;
+	uint32_t ns = 0;
 
-	*best = 1e9f;
-	for (int i = 0; i < REPEAT && !status; i++) {
-		status = time_one(m, tokens, path, &ms, err);
-		/* the first wakes what sleeps */
-		if (i && ms < *best)
-			*best = ms;
+	*best = UINT32_MAX;
+	for (int i = 0; i < ROUNDS && !status; i++) {
+		status = time_some(m, tokens, path, &ns, err);
+		*best = ns < *best ? ns : *best;
 	}
 	return status;
 }
 
-/* Which is fastest for so many tokens?  The larger the batch, the truer the
- * share that the device reads itself of a hybrid lookup. */
+/* Shares of the rows for the device: what it could read by itself in the time
+ * of the other, or less, since both disturb each other. */
+static enum engram_status measure_shares(struct measure *m, int64_t tokens,
+					 struct engram_ring_choice *c,
+					 struct engram_error *err)
+{
+	uint64_t both = (uint64_t)c->uva_ns + c->host_ns;
+	uint32_t even = (uint32_t)(UINT64_C(1000) * c->host_ns / both);
+	uint32_t best = 0, ns = 0;
+	enum engram_status status = ENGRAM_OK;
+
+	c->hybrid_ns = UINT32_MAX;
+	for (uint32_t i = 0; i < SHARES && !status; i++) {
+		c->own_ppt = even * (5 + 2 * i) / 10;
+		status = best_of(m, tokens, ENGRAM_PATH_HYBRID, &ns, err);
+		if (ns < c->hybrid_ns) {
+			c->hybrid_ns = ns;
+			best = c->own_ppt;
+		}
+	}
+	c->own_ppt = best;
+	return status;
+}
+
+/* Hybrid is the best proportion, be it that of one path alone. */
+static void choose(struct engram_ring_choice *c)
+{
+	c->path = c->host_ns < c->uva_ns ? ENGRAM_PATH_HOST : ENGRAM_PATH_UVA;
+	if (c->hybrid_ns < c->host_ns && c->hybrid_ns < c->uva_ns)
+		c->path = ENGRAM_PATH_HYBRID;
+	else
+		c->own_ppt = c->path == ENGRAM_PATH_HOST ? 0 : 1000;
+}
+
 static enum engram_status measure_size(struct measure *m, int64_t tokens,
-				       enum engram_cuda_path *fastest,
+				       struct engram_ring_choice *c,
 				       struct engram_error *err)
 {
-	float uva = 0, host = 0, hybrid = 1e9f;
 	enum engram_status status =
-		best_of(m, tokens, ENGRAM_PATH_UVA, &uva, err);
+		best_of(m, tokens, ENGRAM_PATH_UVA, &c->uva_ns, err);
 
 	if (!status)
-		status = best_of(m, tokens, ENGRAM_PATH_HOST, &host, err);
-	if (status)
-		return status;
-	m->g->uva_share = host / (uva + host);
-	if (tokens >= HYBRID_TOKENS)
-		status = best_of(m, tokens, ENGRAM_PATH_HYBRID, &hybrid, err);
-	*fastest = host < uva ? ENGRAM_PATH_HOST : ENGRAM_PATH_UVA;
-	if (hybrid < host && hybrid < uva)
-		*fastest = ENGRAM_PATH_HYBRID;
+		status = best_of(m, tokens, ENGRAM_PATH_HOST, &c->host_ns, err);
+	if (!status)
+		status = measure_shares(m, tokens, c, err);
+	if (!status)
+		choose(c);
 	return status;
 }
 
@@ -124,15 +193,20 @@ static enum engram_status measure_sizes(struct measure *m, int64_t most,
 	uint32_t heads = g->table->layers[0].shard.local_heads;
 	enum engram_status status = ENGRAM_OK;
 
-	for (uint32_t i = 0; i < CUDA_GATHER_SIZES && !status; i++) {
-		int64_t tokens = sizes[i] / heads;
+	for (int64_t rows = ROWS_FIRST; rows <= most && !status; rows *= 2) {
+		struct engram_ring_choice *c = &g->choices[g->num_choices];
+		int64_t tokens = rows / heads;
 
-		if (!tokens || tokens * heads > most)
+		if (!tokens)
 			continue;
-		g->sizes[g->num_sizes] = tokens * heads;
-		status = measure_size(m, tokens, &g->paths[g->num_sizes], err);
-		g->num_sizes++;
+		c->rows = (uint32_t)(tokens * heads);
+		/* the choice of a size counts while it is measured */
+		g->num_choices++;
+		status = measure_size(m, tokens, c, err);
 	}
+	if (!status)
+		memcpy(engram_ring_header(g->ring)->choices, g->choices,
+		       sizeof(g->choices));
 	return status;
 }
 
@@ -142,6 +216,8 @@ static enum engram_status clear_counters(struct measure *m,
 {
 	static const struct engram_cuda_ring_counters zeros;
 
+	memset(&engram_ring_header(m->g->ring)->counts, 0,
+	       sizeof(struct engram_ring_counts));
 	return cuda_upload(m->g->counters, &zeros, sizeof(zeros), err);
 }
 
@@ -149,11 +225,15 @@ static enum engram_status make(struct measure *m, int64_t most,
 			       struct engram_error *err)
 {
 	const struct engram_cuda_table *t = m->g->table;
-	size_t ids = (size_t)most / t->layers[0].shard.local_heads *
+	int64_t rows = most * QUEUED_MIN > QUEUED_ROWS * QUEUED
+			       ? most * QUEUED_MIN
+			       : QUEUED_ROWS * QUEUED;
+	size_t ids = (size_t)rows / t->layers[0].shard.local_heads *
 		     t->num_cols * sizeof(*m->ids);
 	size_t out = (size_t)most * t->layers[0].rows.dim * sizeof(*m->out);
 	enum engram_status status;
 
+	m->gate = &engram_ring_header(m->g->ring)->own;
 	m->host_ids = malloc(ids);
 	if (!m->host_ids)
 		return engram_error_set(err, ENGRAM_ENOMEM,
@@ -178,6 +258,9 @@ static enum engram_status make(struct measure *m, int64_t most,
 
 static void unmake(struct measure *m)
 {
+	/* what was queued before an error reads what is freed here */
+	if (m->stream)
+		engram_cuda_ignore(cudaStreamSynchronize(m->stream));
 	if (m->out)
 		engram_cuda_ignore(cudaFree(m->out));
 	if (m->ids)
@@ -201,9 +284,7 @@ enum engram_status cuda_gather_measure(struct engram_cuda_gather *g,
 
 	if (shard->row_begin == shard->row_end)
 		return ENGRAM_OK;
-	most = most < sizes[CUDA_GATHER_SIZES - 1]
-		       ? most
-		       : sizes[CUDA_GATHER_SIZES - 1];
+	most = most < ROWS_LAST ? most : ROWS_LAST;
 	status = make(&m, most, err);
 	if (!status)
 		status = measure_sizes(&m, most, err);

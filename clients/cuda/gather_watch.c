@@ -25,15 +25,21 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* Pending is whatever is not an answer to this batch.  Should the device have
+ * gone on to the next one by now, that is what it stays. */
 static void give_up(struct engram_ring_slot *slot, uint32_t seq)
 {
-	for (uint32_t i = 0; i < ENGRAM_RING_FLAGS; i++) {
-		uint32_t pending = seq << 2;
+	uint32_t value = engram_ring_flag_of(seq, ENGRAM_RING_GIVEN_UP);
 
-		__atomic_compare_exchange_n(
-			&slot->flags[i].value, &pending,
-			engram_ring_flag_of(seq, ENGRAM_RING_GIVEN_UP), 0,
-			__ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+	for (uint32_t i = 0; i < ENGRAM_RING_FLAGS; i++) {
+		uint32_t old = __atomic_load_n(&slot->flags[i].value,
+					       __ATOMIC_RELAXED);
+
+		if (old >> 2 == seq ? !(old & 3)
+				    : engram_ring_seq_before(old >> 2, seq))
+			__atomic_compare_exchange_n(&slot->flags[i].value, &old,
+						    value, 0, __ATOMIC_ACQ_REL,
+						    __ATOMIC_RELAXED);
 	}
 }
 

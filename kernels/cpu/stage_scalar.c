@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stage_body.h"
 
-void engram_stage_scalar(const struct engram_rows *rows, const int32_t *ids,
-			 size_t count, uint8_t *out, size_t stride)
+void engram_stage_scalar(struct engram_stage *stage, size_t count, uint8_t *out,
+			 size_t stride, enum engram_stage_to to)
 {
-	stage_rows(rows, ids, count, out, stride);
+	stage_rows(stage, count, out, stride, to);
+}
+
+void engram_stage_start_one(struct engram_stage *stage)
+{
+	start_one(stage);
 }

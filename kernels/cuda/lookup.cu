@@ -14,6 +14,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 	uint32_t lane = threadIdx.x % WARP, misses = 0;
 	int64_t step = (int64_t)gridDim.x * WARPS * tile_rows;
 	int64_t first =
+		task.first_row +
 		((int64_t)blockIdx.x * WARPS + threadIdx.x / WARP) * tile_rows;
 	const int64_t none = task.num_rows;
 	struct wanted next =
@@ -78,12 +79,12 @@ static enum engram_status launch(struct lookup_task *task,
 	struct lookup_plan plan = lookup_make_plan(task);
 	enum engram_status status;
 	unsigned int blocks;
+	int64_t rows = task->num_rows - task->first_row;
 
-	if (!task->num_rows)
+	if (!rows)
 		return ENGRAM_OK;
 	status = lookup_blocks(grid, resident,
-			       (task->num_rows + plan.tile_rows - 1) /
-				       plan.tile_rows,
+			       (rows + plan.tile_rows - 1) / plan.tile_rows,
 			       &blocks, err);
 	if (status)
 		return status;
@@ -154,6 +155,13 @@ enum engram_status engram_cuda_lookup_raw(
 	if (status)
 		return status;
 	return launch(&task, grid, source->resident, stream, err);
+}
+
+enum engram_status lookup_resident(struct lookup_task *task,
+				   engram_stream stream,
+				   struct engram_error *err)
+{
+	return launch(task, NULL, 1, stream, err);
 }
 
 enum engram_status engram_cuda_decode(const struct engram_rows *rows,

@@ -23,10 +23,11 @@ struct lookup_task {
 	struct engram_rows rows;
 	const struct engram_cuda_descriptor *descriptor;
 	struct engram_lookup_args args;
-	int every;	  /* no ids: all stored rows in their order */
-	int64_t num_rows; /* of the output, [num_tokens, local_heads]; below
-			   * 2^32, so that divisions are short */
-	uint16_t *out;	  /* bf16, or NULL: */
+	int every;	   /* no ids: all stored rows in their order */
+	int64_t first_row; /* of the output, [num_tokens, local_heads] */
+	int64_t num_rows;  /* the one past the last; below 2^32, so that
+			    * divisions are short */
+	uint16_t *out;	   /* bf16, or NULL: */
 	struct engram_raw_out raw;
 };
 

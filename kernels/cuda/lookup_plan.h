@@ -34,4 +34,9 @@ enum engram_status lookup_check(const struct engram_cuda_source *source,
 struct lookup_task lookup_task_of(const struct engram_cuda_source *source,
 				  const struct engram_lookup_args *args);
 
+/* lookup.cu: a lookup of checked rows in device memory. */
+enum engram_status lookup_resident(struct lookup_task *task,
+				   engram_stream stream,
+				   struct engram_error *err);
+
 #endif

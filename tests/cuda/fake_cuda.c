@@ -295,6 +295,17 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
 	return end(error);
 }
 
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes,
+			    cudaStream_t stream)
+{
+	cudaError_t error = begin(1);
+
+	(void)stream;
+	if (!error)
+		memset(to, value, bytes);
+	return end(error);
+}
+
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
 		       enum cudaMemcpyKind kind)
 {
@@ -382,13 +393,16 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 	return end(begin(1));
 }
 
-/* As a stream does: it waits for ever. */
+/* As a stream does: it waits for ever.  But for a word that whoever enqueues
+ * changes afterwards: work that is done at once can not be held back. */
 static CUresult wait_value(CUstream stream, CUdeviceptr address,
 			   cuuint32_t value, unsigned int flags)
 {
 	const uint32_t *at = (const uint32_t *)address;
 
 	(void)stream;
+	if (flags == CU_STREAM_WAIT_VALUE_EQ)
+		return CUDA_SUCCESS;
 	assert(flags == CU_STREAM_WAIT_VALUE_AND);
 	while (!(__atomic_load_n(at, __ATOMIC_ACQUIRE) & value))
 		sched_yield();

@@ -6,6 +6,7 @@
 #include "engram_cuda_ring.h"
 #include "engram_ring.h"
 #include "engram_row_math.h"
+#include "engram_segment.h"
 
 static const struct engram_rows *rows_of(
 	const struct engram_cuda_ring_batch *batch)
@@ -26,11 +27,12 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* As the kernel, words with the batch's number. */
 static void write_ids(const struct engram_cuda_ring *ring,
-		      const struct engram_cuda_ring_batch *batch)
+		      const struct engram_cuda_ring_batch *batch, uint32_t seq)
 {
 	const struct engram_lookup_args *args = batch->args;
-	int32_t *to = ring->ids;
+	uint64_t *to = ring->ids;
 
 	for (int64_t token = 0; token < args->num_tokens; token++)
 		for (uint32_t i = 0; i < args->local_heads; i++) {
@@ -42,8 +44,57 @@ static void write_ids(const struct engram_cuda_ring *ring,
 				*args->misses +=
 					!engram_row_is_here(rows_of(batch), id);
 			}
-			*to++ = (int32_t)id;
+			*to++ = ENGRAM_RING_WORD(seq, id);
 		}
+}
+
+static void write_post(const struct engram_cuda_ring *ring,
+		       const struct engram_cuda_ring_batch *batch, uint32_t seq,
+		       int64_t rows)
+{
+	const uint32_t values[ENGRAM_RING_POST_WORDS] = {
+		[ENGRAM_RING_NUM_ROWS] = (uint32_t)rows,
+		[ENGRAM_RING_FLAG_ROWS] = batch->flag_rows,
+		[ENGRAM_RING_LAYER_ID] = (uint32_t)batch->layer_id,
+		[ENGRAM_RING_GENERATION] =
+			(uint32_t)batch->source->descriptor->generation,
+	};
+
+	for (int i = 0; i < ENGRAM_RING_POST_WORDS; i++)
+		__atomic_store_n(&ring->slot->post.words[i],
+				 ENGRAM_RING_WORD(seq, values[i]),
+				 __ATOMIC_RELEASE);
+}
+
+/* The first rows of a batch. */
+static void post(const struct engram_cuda_ring *ring,
+		 const struct engram_cuda_ring_batch *batch, int64_t rows)
+{
+	struct engram_ring_slot *slot = ring->slot;
+	struct engram_cuda_ring_state *s = ring->state;
+	uint32_t seq = engram_ring_next_seq(s->seq);
+	uint64_t end = now_ns() + batch->timeout_ns;
+	int idle;
+
+	while (idle = !s->unsettled ||
+		      __atomic_load_n(&slot->answer.finished,
+				      __ATOMIC_ACQUIRE) == s->posted,
+	       !idle && now_ns() < end)
+		;
+	s->seq = seq;
+	s->unsettled = !idle;
+	for (uint32_t i = 0; i < ENGRAM_RING_FLAGS; i++)
+		__atomic_store_n(
+			&slot->flags[i].value,
+			engram_ring_flag_of(seq, idle ? ENGRAM_RING_PENDING
+						      : ENGRAM_RING_GIVEN_UP),
+			__ATOMIC_RELAXED);
+	write_ids(ring, batch, seq);
+	if (!idle)
+		return;
+	write_post(ring, batch, seq, rows);
+	s->posted = seq;
+	ring->counters->posted++;
 }
 
 enum engram_status engram_cuda_ring_post(
@@ -51,89 +102,147 @@ enum engram_status engram_cuda_ring_post(
 	const struct engram_cuda_ring_batch *batch, engram_stream stream,
 	struct engram_error *err)
 {
-	struct engram_ring_slot *slot = ring->slot;
-	uint32_t seq = engram_ring_next_seq(ring->state->seq);
-	uint64_t end = now_ns() + batch->timeout_ns;
-	int idle;
-
 	(void)stream;
 	(void)err;
-	while (idle = __atomic_load_n(&slot->answer.finished,
-				      __ATOMIC_ACQUIRE) == ring->state->posted,
-	       !idle && now_ns() < end)
-		;
-	write_ids(ring, batch);
-	ring->state->seq = seq;
-	for (uint32_t i = 0; i < ENGRAM_RING_FLAGS; i++)
-		__atomic_store_n(
-			&slot->flags[i].value,
-			engram_ring_flag_of(seq, idle ? ENGRAM_RING_PENDING
-						      : ENGRAM_RING_GIVEN_UP),
-			__ATOMIC_RELAXED);
-	if (!idle)
-		return ENGRAM_OK;
-	slot->post.generation = batch->source->descriptor->generation;
-	slot->post.layer_id = batch->layer_id;
-	slot->post.num_rows = num_rows(batch);
-	slot->post.flag_rows = batch->flag_rows;
-	__atomic_store_n(&slot->post.seq, seq, __ATOMIC_RELEASE);
-	ring->state->posted = seq;
-	ring->counters->posted++;
+	post(ring, batch, num_rows(batch));
 	return ENGRAM_OK;
 }
 
-/* One chunk from the table, or zeros. */
-static enum engram_status repair(const struct engram_cuda_ring *ring,
-				 const struct engram_cuda_ring_batch *batch,
-				 uint32_t begin, uint32_t count, uint16_t *out,
-				 struct engram_error *err)
+/* Some rows of the batch, from wherever `rows` and `args` say. */
+static enum engram_status emit(const struct engram_cuda_ring_batch *batch,
+			       const struct engram_rows *rows,
+			       const struct engram_lookup_args *args,
+			       uint32_t begin, struct engram_error *err)
 {
-	const struct engram_lookup_args args = {
-		.ids = ring->ids + begin,
-		.ids_token_stride = 1,
+	size_t at = (size_t)begin * rows->dim;
+	struct engram_raw_out raw = batch->raw;
+
+	if (batch->out)
+		return engram_cpu_lookup(rows, args, batch->out + at, err);
+	/* in whole tiles, or plain */
+	raw.codes += at * (rows->dtype == ENGRAM_BF16 ? 2 : 1);
+	if (raw.scales)
+		raw.scales += (size_t)begin * engram_row_scales(rows);
+	return engram_cpu_lookup_raw(rows, args, &raw, err);
+}
+
+static struct engram_lookup_args args_of(const int32_t *ids, int64_t stride,
+					 uint32_t count)
+{
+	return (struct engram_lookup_args){
+		.ids = ids,
+		.ids_token_stride = stride,
 		.ids_head_stride = 1,
 		.num_tokens = count,
 		.local_heads = 1,
 		.total_heads = 1,
 	};
+}
+
+/* Some rows from the table, or zeros. */
+static enum engram_status from_table(const struct engram_cuda_ring *ring,
+				     const struct engram_cuda_ring_batch *batch,
+				     uint32_t begin, uint32_t count,
+				     struct engram_error *err)
+{
+	/* the lower halves of the words */
+	const struct engram_lookup_args args =
+		args_of((const int32_t *)(ring->ids + begin), 2, count);
 	struct engram_rows rows = *rows_of(batch);
 
-	for (uint32_t i = 0; i < count; i++)
-		if (engram_row_is_here(&rows, args.ids[i]))
-			rows.codes ? ring->counters->fallback++
-				   : ring->counters->failed++;
 	if (!rows.codes)
 		rows.row_begin = rows.row_end = 0;
-	return engram_cpu_lookup(&rows, &args, out + (size_t)begin * rows.dim,
-				 err);
+	return emit(batch, &rows, &args, begin, err);
+}
+
+static enum engram_status repair(const struct engram_cuda_ring *ring,
+				 const struct engram_cuda_ring_batch *batch,
+				 uint32_t begin, uint32_t count,
+				 struct engram_error *err)
+{
+	const struct engram_rows *rows = rows_of(batch);
+
+	for (uint32_t i = 0; i < count; i++)
+		if (engram_row_is_here(rows, (int32_t)ring->ids[begin + i]))
+			rows->codes ? ring->counters->fallback++
+				    : ring->counters->failed++;
+	ring->counts->fallback = ring->counters->fallback;
+	ring->counts->failed = ring->counters->failed;
+	return from_table(ring, batch, begin, count, err);
+}
+
+/* Records [begin, begin + count) of the batch, one after another. */
+static enum engram_status decode(const struct engram_cuda_ring *ring,
+				 const struct engram_cuda_ring_batch *batch,
+				 const uint8_t *records, uint32_t begin,
+				 uint32_t count, struct engram_error *err)
+{
+	struct engram_rows rows = *rows_of(batch);
+	enum engram_status status = ENGRAM_OK;
+	const int32_t first = 0;
+	const struct engram_lookup_args args = args_of(&first, 0, 1);
+
+	rows.code_stride_bytes = rows.scale_stride_bytes = ring->row_stride;
+	rows.codes = records;
+	rows.scales = records + rows.dim * (rows.dtype == ENGRAM_BF16 ? 2 : 1);
+	if (batch->out)
+		return engram_cpu_decode(&rows, count,
+					 batch->out + (size_t)begin * rows.dim,
+					 err);
+	rows.row_begin = 0;
+	rows.row_end = 1;
+	for (uint32_t i = 0; i < count && !status; i++) {
+		rows.codes = records + (size_t)i * ring->row_stride;
+		rows.scales = (const uint8_t *)rows.codes +
+			      rows.dim * (rows.dtype == ENGRAM_BF16 ? 2 : 1);
+		status = emit(batch, &rows, &args, begin + i, err);
+	}
+	return status;
+}
+
+enum engram_status engram_cuda_ring_decode(
+	const struct engram_cuda_ring *ring,
+	const struct engram_cuda_ring_batch *batch, const uint8_t *staged,
+	int64_t begin, int64_t end, engram_stream stream,
+	struct engram_error *err)
+{
+	(void)stream;
+	return decode(ring, batch, staged + begin * ring->row_stride,
+		      (uint32_t)begin, (uint32_t)(end - begin), err);
+}
+
+static uint32_t flag_of(const struct engram_cuda_ring *ring, uint32_t flag)
+{
+	return __atomic_load_n(&ring->slot->flags[flag].value,
+			       __ATOMIC_ACQUIRE);
+}
+
+/* Did it come; if not, was it at least answered? */
+static int has_come(const struct engram_cuda_ring *ring, uint32_t value)
+{
+	uint32_t seq = ring->state->seq;
+
+	if (value == engram_ring_flag_of(seq, ENGRAM_RING_ROWS))
+		return 1;
+	if (value != engram_ring_flag_of(seq, ENGRAM_RING_REFUSED))
+		ring->state->unsettled = 1;
+	return 0;
 }
 
 enum engram_status engram_cuda_ring_repair(
 	const struct engram_cuda_ring *ring,
-	const struct engram_cuda_ring_batch *batch, uint16_t *out,
-	engram_stream stream, struct engram_error *err)
+	const struct engram_cuda_ring_batch *batch, engram_stream stream,
+	struct engram_error *err)
 {
 	enum engram_status status = ENGRAM_OK;
 	uint32_t rows = num_rows(batch), n = batch->flag_rows;
 
 	(void)stream;
 	for (uint32_t at = 0; at < rows && !status; at += n)
-		if (__atomic_load_n(&ring->slot->flags[at / n].value,
-				    __ATOMIC_ACQUIRE) !=
-		    engram_ring_flag_of(ring->state->seq, ENGRAM_RING_ROWS))
-			status =
-				repair(ring, batch, at,
-				       rows - at < n ? rows - at : n, out, err);
+		if (!has_come(ring, flag_of(ring, at / n)))
+			status = repair(ring, batch, at,
+					rows - at < n ? rows - at : n, err);
 	return status;
-}
-
-enum engram_status engram_cuda_decode(const struct engram_rows *rows,
-				      int64_t count, uint16_t *out,
-				      engram_stream stream,
-				      struct engram_error *err)
-{
-	(void)stream;
-	return engram_cpu_decode(rows, count, out, err);
 }
 
 int engram_cuda_ring_can_lookup(const struct engram_rows *rows)
@@ -141,40 +250,41 @@ int engram_cuda_ring_can_lookup(const struct engram_rows *rows)
 	return rows->dim == 256;
 }
 
-/* Is the chunk there, before `end`?  Looked at once: later, it may be. */
-static int await(const struct engram_cuda_ring *ring, uint32_t flag,
-		 uint64_t end)
+/* What has become of the chunk, before `end`?  Looked at once: later, it may be
+ * another. */
+static uint32_t await(const struct engram_cuda_ring *ring, uint32_t flag,
+		      uint64_t end)
 {
-	const uint32_t *at = &ring->slot->flags[flag].value;
 	uint32_t value;
 
-	while (value = __atomic_load_n(at, __ATOMIC_ACQUIRE),
-	       !(value & 3) && now_ns() < end)
+	while (value = flag_of(ring, flag), !(value & 3) && now_ns() < end)
 		;
-	return value == engram_ring_flag_of(ring->state->seq, ENGRAM_RING_ROWS);
+	return value;
 }
 
 enum engram_status engram_cuda_ring_lookup(
 	const struct engram_cuda_ring *ring,
-	const struct engram_cuda_ring_batch *batch, uint16_t *out,
-	engram_stream stream, struct engram_error *err)
+	const struct engram_cuda_ring_batch *batch, engram_stream stream,
+	struct engram_error *err)
 {
-	enum engram_status status =
-		engram_cuda_ring_post(ring, batch, stream, err);
 	uint64_t end = now_ns() + batch->timeout_ns;
-	struct engram_rows staged = *rows_of(batch);
-	uint32_t rows = num_rows(batch), n;
+	uint32_t rows = num_rows(batch) - (uint32_t)batch->own_rows, n;
+	enum engram_status status = ENGRAM_OK;
 
-	staged.code_stride_bytes = staged.scale_stride_bytes = ring->row_stride;
+	(void)stream;
+	post(ring, batch, rows);
 	for (uint32_t at = 0; at < rows && !status; at += n) {
 		n = rows - at < batch->flag_rows ? rows - at : batch->flag_rows;
-		staged.codes = ring->rows + (size_t)at * ring->row_stride;
-		staged.scales = (const uint8_t *)staged.codes + 256;
-		status = await(ring, at / batch->flag_rows, end)
-				 ? engram_cpu_decode(
-					   &staged, n,
-					   out + (size_t)at * staged.dim, err)
-				 : repair(ring, batch, at, n, out, err);
+		if (has_come(ring, await(ring, at / batch->flag_rows, end)))
+			status = decode(ring, batch,
+					ring->rows +
+						(size_t)at * ring->row_stride,
+					at, n, err);
+		else
+			status = repair(ring, batch, at, n, err);
 	}
+	if (!status && batch->own_rows)
+		status = from_table(ring, batch, rows,
+				    (uint32_t)batch->own_rows, err);
 	return status;
 }

@@ -6,6 +6,7 @@
  *	gather_cuda SOCKET TABLE PLACEMENT SLOTS MAX_ROWS TIMEOUT_MS
  *
  *	lookup COUNT TOKENS SEED	each path, compared with engram_lookup
+ *	raw TOKENS SEED LAYOUT		the same of rows as stored
  *	zeros TOKENS SEED		nobody delivers: all rows are zeros
  *	capture PATH TOKENS		a graph of a lookup
  *	replay COUNT SEED		of that, with new ids each time
@@ -143,6 +144,59 @@ static void lookup(int64_t tokens, uint64_t seed)
 		}
 }
 
+/* Codes and scales in the memory of bf16 rows, which has twice the room. */
+static void raw_lookup(int64_t tokens, uint64_t seed, int layout)
+{
+	struct engram_cuda_lookup_params params = params_of(tokens);
+	struct engram_raw_out device = {.scale_layout = layout}, host = device;
+	struct engram_layer_info l;
+	struct engram_error err;
+	size_t codes, bytes;
+
+	for (int path = 0; path < 4; path++) {
+		if (path == ENGRAM_PATH_UVA && placement == ENGRAM_CUDA_HOST)
+			continue;
+		make_ids(0, tokens, seed + (uint64_t)path);
+		if (engram_layer_info(engram_cuda_host_table(table), 0, &l))
+			fail("layer_info");
+		codes = out_bytes(tokens) / 2;
+		bytes = codes + engram_raw_scale_bytes(&l.rows, tokens,
+						       info.local_heads,
+						       host.scale_layout);
+		host.codes = (uint8_t *)want;
+		host.scales = host.codes + codes;
+		device.codes = (uint8_t *)out;
+		device.scales = device.codes + codes;
+		CUDA(cudaMemsetAsync(out, 0x5a, bytes, stream));
+		if (engram_cuda_gather_lookup_raw(gather, 0, &params,
+						  (enum engram_cuda_path)path,
+						  &device, stream))
+			fail("raw");
+		CUDA(cudaMemcpyAsync(got, out, bytes, cudaMemcpyDeviceToHost,
+				     stream));
+		CUDA(cudaStreamSynchronize(stream));
+		if (engram_cpu_lookup_raw(
+			    &l.rows,
+			    &(struct engram_lookup_args){
+				    .ids = host_ids,
+				    .ids_token_stride = info.num_cols,
+				    .ids_head_stride = 1,
+				    .num_tokens = tokens,
+				    .local_heads = info.local_heads,
+				    .total_heads = info.num_cols},
+			    &host, &err)) {
+			printf("failed: %s\n", err.message);
+			exit(1);
+		}
+		if (!memcmp(got, want, bytes))
+			continue;
+		printf("failed: raw, path %d, %" PRId64 " tokens: other rows\n",
+		       path, tokens);
+		fflush(stdout);
+		exit(1);
+	}
+}
+
 static void zeros(int64_t tokens, uint64_t seed)
 {
 	struct engram_cuda_lookup_params params = params_of(tokens);
@@ -248,6 +302,9 @@ static void obey(const char *line)
 	    3) {
 		while (count--)
 			lookup(tokens, seed++);
+	} else if (sscanf(line, "raw %u %" SCNu64 " %u", &tokens, &seed,
+			  &count) == 3) {
+		raw_lookup(tokens, seed, (int)count);
 	} else if (sscanf(line, "zeros %u %" SCNu64, &tokens, &seed) == 2) {
 		zeros(tokens, seed);
 #ifdef FAKE_CUDA

@@ -94,6 +94,19 @@ def test_same_rows(program, server, placement):
     probe.end()
 
 
+@pytest.mark.parametrize("placement", [REGISTERED, HOST])
+@pytest.mark.parametrize("layout", [0, 1])
+def test_as_stored(program, server, placement, layout):
+    """More tokens than the ring holds, too: parts end where tiles do."""
+    if layout and program == PROBES[0]:
+        pytest.skip("the fake device writes plain scales only")
+    probe = Probe(program, server, placement=placement)
+    for tokens in (1, 7, 128, 130, 500, 2000):
+        got = probe.do("raw", tokens, tokens, layout)
+    assert got["fallback"] == 0 and got["failed"] == 0
+    probe.end()
+
+
 @pytest.mark.parametrize("tokens", [20, 1500])
 def test_stopped(program, server, tokens):
     probe = Probe(program, server, timeout_ms=200, max_rows=16384)
