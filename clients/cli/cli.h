@@ -129,10 +129,18 @@ enum engram_status cli_call(struct cli *cli, const char *method, json_t *params,
 enum engram_status cli_attach(struct cli *cli, const char *table,
 			      int64_t layer_id, engram_table **out);
 
+/* ---- cmd_generations.c ---- */
+
+/* Those of the tables that have others in memory than the current one. */
+void cli_print_generations(const json_t *tables);
+
 /* ---- progress.c ---- */
 
-/* Follow a job to its end, with progress on stderr: a bar on a terminal, else
+/* Wait for the end of a job, with progress on stderr: a bar on a terminal, else
  * a line every `line_seconds`.  *job is its last state, a new reference. */
+enum cli_exit cli_wait(struct cli *cli, int64_t id, bool cancel_on_interrupt,
+		       double line_seconds, json_t **job);
+/* The same, and a job that fails or is cancelled is reported. */
 enum cli_exit cli_follow(struct cli *cli, int64_t id, bool cancel_on_interrupt,
 			 double line_seconds, json_t **job);
 

@@ -225,6 +225,27 @@ static enum cli_exit run_rpc(struct cli *cli)
 
 /* ---- events ---- */
 
+static void print_overdue(const json_t *params)
+{
+	const json_t *holders = json_object_get(params, "holders"), *holder;
+	char age[CLI_WORD];
+	const char *name;
+	size_t i;
+
+	printf("table %s: generation %lld is still held after %s by",
+	       cli_text(params, "table", "?"),
+	       (long long)cli_int(params, "generation"),
+	       cli_duration(age, cli_number(params, "superseded_seconds")));
+	json_array_foreach(holders, i, holder)
+	{
+		name = cli_text(holder, "name", "");
+		printf("%s pid %lld%s%s%s", i ? "," : "",
+		       (long long)cli_int(holder, "pid"), *name ? " (" : "",
+		       name, *name ? ")" : "");
+	}
+	putchar('\n');
+}
+
 static void print_event(const struct cli *cli, const char *text)
 {
 	json_t *event, *params;
@@ -255,6 +276,8 @@ static void print_event(const struct cli *cli, const char *text)
 		printf("client %lld: %s\n",
 		       (long long)cli_int(params, "connection"),
 		       cli_text(params, "change", "?"));
+	} else if (!strcmp(method, "event.overdue")) {
+		print_overdue(params);
 	} else {
 		printf("%s\n", text);
 	}

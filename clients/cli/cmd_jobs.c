@@ -41,6 +41,22 @@ static int64_t running_job(struct cli *cli, const char *table, const char *kind)
 	return id;
 }
 
+/* What has come of the job; true if there are no figures to follow. */
+static bool report_generation(const struct cli *cli, const json_t *job)
+{
+	const bool unchanged = json_is_true(json_object_get(job, "unchanged"));
+
+	if (strcmp(cli_text(job, "kind", ""), "reload") != 0) {
+		printf("%s", cli_text(job, "state", "?"));
+		return false;
+	}
+	printf("%sgeneration %lld%s%s", unchanged ? "unchanged, " : "",
+	       (long long)cli_int(job, "generation"),
+	       !unchanged && cli_switch(cli, "--hold") ? " is held" : "",
+	       unchanged ? "\n" : "");
+	return unchanged;
+}
+
 static enum cli_exit report_done(struct cli *cli, json_t *job)
 {
 	char bytes[CLI_WORD], rate[CLI_WORD], age[CLI_WORD];
@@ -48,9 +64,11 @@ static enum cli_exit report_done(struct cli *cli, json_t *job)
 
 	if (cli->json)
 		return cli_print_json(json_incref(job));
-	printf("%s %s: %s, %s in %s", cli_text(job, "kind", "job"),
-	       cli_text(job, "table", "?"), cli_text(job, "state", "?"),
-	       cli_bytes(bytes, cli_number(job, "bytes_done")),
+	printf("%s %s: ", cli_text(job, "kind", "job"),
+	       cli_text(job, "table", "?"));
+	if (report_generation(cli, job))
+		return CLI_OK;
+	printf(", %s in %s", cli_bytes(bytes, cli_number(job, "bytes_done")),
 	       cli_duration(age, seconds));
 	/* of the whole; the job's own rate is that of its last phase */
 	if (seconds > 0)
@@ -61,35 +79,70 @@ static enum cli_exit report_done(struct cli *cli, json_t *job)
 	return CLI_OK;
 }
 
-/* What load, unload and verify have in common: start, then follow. */
+/*
+ * Somebody else has started the same.  A load, an unload, a verify are as good
+ * as one's own: *result becomes that job.  A reload may have read the
+ * checkpoint before it became what it is now, or on other terms: it is waited
+ * for, and *result is NULL.
+ */
+static enum cli_exit join(struct cli *cli, const char *method, double seconds,
+			  json_t **result)
+{
+	const struct engram_error err = *engram_last_error();
+	const bool again = !strcmp(method, "reload");
+	int64_t id = 0;
+	enum cli_exit code;
+	json_t *job;
+
+	*result = NULL;
+	if (!again || !cli_switch(cli, "--no-wait"))
+		id = running_job(cli, cli->args[0], method);
+	if (!id)
+		return cli_fail(cli, &err);
+	fprintf(stderr, "engramctl: job %lld does that already%s\n",
+		(long long)id, again ? "; once more after it" : "");
+	if (!again) {
+		*result = json_pack("{s:I}", "job", (json_int_t)id);
+		return CLI_OK;
+	}
+	code = cli_wait(cli, id, false, seconds, &job);
+	json_decref(job);
+	return code;
+}
+
+/* `params` stays the caller's. */
+static enum cli_exit start(struct cli *cli, const char *method, json_t *params,
+			   double seconds, json_t **result)
+{
+	enum engram_status status;
+	enum cli_exit code;
+
+	do {
+		code = CLI_OK;
+		status = cli_call(cli, method, json_incref(params), result);
+		if (status == ENGRAM_EBUSY)
+			code = join(cli, method, seconds, result);
+		else if (status)
+			code = cli_fail_last(cli);
+	} while (!code && !*result);
+	return code;
+}
+
+/* What load, reload, unload and verify have in common: start, then follow. */
 static enum cli_exit run_job(struct cli *cli, const char *method,
 			     json_t *params)
 {
 	const char *table = cli->args[0];
-	enum engram_status status;
-	struct engram_error err;
 	json_t *result, *job;
-	enum cli_exit code;
+	enum cli_exit code = CLI_USAGE;
 	double seconds;
 	int64_t id;
 
-	if (!cli_real(cli, "--progress", 0, 3600, 5, &seconds)) {
-		json_decref(params);
-		return CLI_USAGE;
-	}
-	status = cli_call(cli, method, params, &result);
-	if (status == ENGRAM_EBUSY) {
-		/* somebody else has started the same: follow that */
-		err = *engram_last_error();
-		id = running_job(cli, table, method);
-		if (!id)
-			return cli_fail(cli, &err);
-		fprintf(stderr, "engramctl: job %lld does that already\n",
-			(long long)id);
-		result = json_pack("{s:I}", "job", (json_int_t)id);
-	} else if (status) {
-		return cli_fail_last(cli);
-	}
+	if (cli_real(cli, "--progress", 0, 3600, 5, &seconds))
+		code = start(cli, method, params, seconds, &result);
+	json_decref(params);
+	if (code)
+		return code;
 	id = cli_int(result, "job");
 	if (!id || cli_switch(cli, "--no-wait")) {
 		if (cli->json)
@@ -138,6 +191,20 @@ static enum cli_exit run_load(struct cli *cli)
 	return run_job(cli, "load", params);
 }
 
+static enum cli_exit run_reload(struct cli *cli)
+{
+	const char *checkpoint = cli_option(cli, "--checkpoint");
+	json_t *params = json_pack("{s:s}", "table", cli->args[0]);
+
+	if (checkpoint)
+		json_object_set_new(params, "checkpoint", absolute(checkpoint));
+	if (cli_switch(cli, "--hold"))
+		json_object_set_new(params, "hold", json_true());
+	if (cli_switch(cli, "--force"))
+		json_object_set_new(params, "force", json_true());
+	return run_job(cli, "reload", params);
+}
+
 static enum cli_exit run_unload(struct cli *cli)
 {
 	return run_job(cli, "unload",
@@ -164,6 +231,16 @@ static const struct cli_option load_options[] = {
 	{0},
 };
 
+static const struct cli_option reload_options[] = {
+	{"--checkpoint", "DIR", "from here, not from where it is"},
+	{"--hold", NULL, "lend it only when told to publish it"},
+	{"--force", NULL, "even if the checkpoint is what it was"},
+	{"--no-wait", NULL, no_wait},
+	{"--cancel-on-interrupt", NULL, cancel},
+	{"--progress", "SECONDS", progress},
+	{0},
+};
+
 static const struct cli_option job_options[] = {
 	{"--no-wait", NULL, no_wait},
 	{"--cancel-on-interrupt", NULL, cancel},
@@ -181,6 +258,20 @@ const struct cli_command cmd_load = {
 	.max_args = 1,
 	.options = load_options,
 	.run = run_load,
+};
+
+const struct cli_command cmd_reload = {
+	.name = "reload",
+	.usage = "TABLE [--checkpoint DIR] [--hold] [--force] [--no-wait]",
+	.summary = "replace a table by what its checkpoint is now",
+	.details = "\nClients keep the generation that they have, and change "
+		   "over when it suits them.\nShows progress until the new one "
+		   "is lent. Ctrl-C leaves the job running.\nA reload that "
+		   "runs already is waited for, then this one is started.",
+	.min_args = 1,
+	.max_args = 1,
+	.options = reload_options,
+	.run = run_reload,
 };
 
 const struct cli_command cmd_unload = {

@@ -106,6 +106,7 @@ static void print_tables(const json_t *tables)
 		cli_columns_add(c, "%s", cli_text(table, "content_id", "-"));
 	}
 	cli_columns_print(c);
+	cli_print_generations(tables);
 	json_array_foreach(tables, i, table)
 	{
 		error = json_object_get(table, "error");

@@ -69,15 +69,17 @@ static void put_figures(struct text *t, const json_t *job)
 		    cli_duration(eta, cli_number(job, "eta_seconds")));
 }
 
-/* An unload that the table's users hold up has no figures. */
+/* One that the table's users hold up has no figures. */
 static bool put_waiting(struct text *t, const json_t *job)
 {
+	const char *kind = cli_text(job, "kind", "job");
+
 	if (strcmp(cli_text(job, "phase", ""), "waiting") != 0)
 		return false;
-	put(t,
-	    "%s %s: waits for its leases to end; \"engramctl clients\" "
-	    "shows whose",
-	    cli_text(job, "kind", "job"), cli_text(job, "table", "?"));
+	put(t, "%s %s: waits for %s to end; \"engramctl clients\" shows whose",
+	    kind, cli_text(job, "table", "?"),
+	    !strcmp(kind, "reload") ? "leases of the generation before"
+				    : "its leases");
 	return true;
 }
 
@@ -212,8 +214,8 @@ static enum cli_exit follow(struct cli *cli, int64_t id, bool cancel,
 	}
 }
 
-enum cli_exit cli_follow(struct cli *cli, int64_t id, bool cancel_on_interrupt,
-			 double line_seconds, json_t **job)
+enum cli_exit cli_wait(struct cli *cli, int64_t id, bool cancel_on_interrupt,
+		       double line_seconds, json_t **job)
 {
 	struct sigaction action = {.sa_handler = on_interrupt}, before;
 	bool drawn = false;
@@ -224,5 +226,14 @@ enum cli_exit cli_follow(struct cli *cli, int64_t id, bool cancel_on_interrupt,
 	code = follow(cli, id, cancel_on_interrupt, line_seconds, &drawn, job);
 	sigaction(SIGINT, &before, NULL);
 	leave_bar(&drawn);
+	return code;
+}
+
+enum cli_exit cli_follow(struct cli *cli, int64_t id, bool cancel_on_interrupt,
+			 double line_seconds, json_t **job)
+{
+	enum cli_exit code =
+		cli_wait(cli, id, cancel_on_interrupt, line_seconds, job);
+
 	return code ? code : end_of(cli, *job);
 }

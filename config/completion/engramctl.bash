@@ -10,8 +10,8 @@ _engramctl_tables()
 _engramctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-	local commands="status tables load unload verify clients events rpc
-		health config hash rows lookup tokmap bench inspect
+	local commands="status tables load reload publish discard rollback
+		unload verify clients events rpc health config hash rows lookup tokmap bench inspect
 		prune shutdown"
 	local common="--socket --instance --timeout --json --help --version"
 	local job="--no-wait --cancel-on-interrupt --progress"
@@ -46,6 +46,8 @@ _engramctl()
 	local words=$common
 	case $command in
 	load) words+=" --checkpoint --layout --params $job" ;;
+	reload) words+=" --checkpoint --hold --force $job" ;;
+	publish) words+=" --content-id" ;;
 	unload | verify) words+=" $job" ;;
 	events) words+=" --count" ;;
 	health) words+=" live ready" ;;
@@ -60,8 +62,8 @@ _engramctl()
 	prune) words+=" --yes --hugetlbfs" ;;
 	esac
 	case $command in
-	tables | load | unload | verify | health | hash | rows | lookup | tokmap | \
-	bench)
+	tables | load | reload | publish | discard | rollback | unload | verify | \
+	health | hash | rows | lookup | tokmap | bench)
 		[[ $cur == -* ]] || words+=" $(_engramctl_tables)" ;;
 	esac
 	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")

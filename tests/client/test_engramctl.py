@@ -137,8 +137,8 @@ def test_usage(args, message, fix):
 def test_help():
     text = run("--help").stdout
     commands = re.findall(r"^  ([a-z]+) ", text.split("options:")[0], re.M)
-    assert commands == ["status", "tables", "load", "unload", "verify",
-                        "clients", "events", "rpc", "health", "config",
+    assert commands == ["status", "tables", "load", "reload", "publish",
+                        "discard", "rollback", "unload", "verify", "clients", "events", "rpc", "health", "config",
                         "hash", "rows", "lookup", "tokmap", "bench",
                         "inspect", "prune", "shutdown"]
     assert "exit codes:" in text
@@ -237,6 +237,34 @@ def test_not_taken_over(sidecar):
     lines = ctl(server, "status").stdout.splitlines()
     for name in "demo", "big":
         assert f"{name}: not taken over from the last engramd: {why}" in lines
+
+
+OTHER = "11ee" * 8
+
+
+def test_generations(sidecar):
+    """Where more than one is in memory."""
+    def generation(number, state, content, leases, superseded):
+        return {"generation": number, "state": state, "content_id": content,
+                "checkpoint": "/c", "bytes": 3 << 30, "leases": leases,
+                "superseded_seconds": superseded}
+
+    only = generation(3, "current", TABLE["content_id"], 0, None)
+    table = {**TABLE, "generations": [
+        generation(4, "held", OTHER, 0, None),
+        generation(3, "current", TABLE["content_id"], 2, None),
+        generation(2, "superseded", OTHER, 1, 72.5)]}
+    server = sidecar(tables=lambda _: {"tables": [
+        {**TABLE, "name": "one", "generations": [only]}, table]})
+    text = ctl(server, "tables").stdout
+    assert text.split("\n\n")[1] == """\
+TABLE  GENERATION  STATE       SUPERSEDED  SIZE     LEASES  CONTENT
+demo   4           held        -           3.0 GiB  0       11ee11ee11ee11ee11ee11ee11ee11ee
+demo   3           current     -           3.0 GiB  2       00ff00ff00ff00ff00ff00ff00ff00ff
+demo   2           superseded  1 min 12 s  3.0 GiB  1       11ee11ee11ee11ee11ee11ee11ee11ee
+"""
+    table["generations"] = [only]
+    assert "\n\n" not in ctl(server, "tables").stdout
 
 
 def test_clients(sidecar):
@@ -340,11 +368,19 @@ def test_events(sidecar):
         {"method": "event.table", "params": TABLE},
         {"method": "event.job", "params": JOB},
         {"method": "event.client", "params": {"connection": 4,
-                                              "change": "closed"}}]
-    result = ctl(server, "events", "--count", "3")
+                                              "change": "closed"}},
+        {"method": "event.overdue", "params": {
+            "table": "demo", "generation": 2, "superseded_seconds": 61.0,
+            "holders": [{"connection": 4, "pid": 10, "name": "vllm",
+                         "age_seconds": 99.0},
+                        {"connection": 5, "pid": 11, "name": "",
+                         "age_seconds": 70.0}]}}]
+    result = ctl(server, "events", "--count", "4")
     assert result.stdout == ("table demo: ready, generation 3, 2 leases\n"
                              "job 7: load demo running, 50 of 200 bytes\n"
-                             "client 4: closed\n")
+                             "client 4: closed\n"
+                             "table demo: generation 2 is still held after "
+                             "1 min 1 s by pid 10 (vllm), pid 11\n")
     lines = ctl(server, "events", "--count", "2", "--json").stdout.split("\n")
     assert [json.loads(line)["method"] for line in lines[:2]] == [
         "event.table", "event.job"]
@@ -383,6 +419,78 @@ def test_lines_without_a_terminal(sidecar):
     line = "load demo: reading  25 %  50 B of 200 B  25 B/s  6.0 s left\n"
     assert result.stderr == 2 * line
     assert result.returncode == 0
+
+
+RELOADED = {**DONE, "kind": "reload", "generation": 4, "unchanged": False}
+
+
+def test_reload(sidecar, tmp_path):
+    server = sidecar(reload={"job": 7}, job__wait=RELOADED)
+    result = ctl(server, "reload", "demo")
+    assert result.stdout == (
+        "reload demo: generation 4, 200 B in 2.0 s (100 B/s)\n")
+    result = ctl(server, "reload", "demo", "--checkpoint", "c", "--hold",
+                 "--force", cwd=tmp_path)
+    assert result.stdout == (
+        "reload demo: generation 4 is held, 200 B in 2.0 s (100 B/s)\n")
+    assert [call for call in server.calls if call[0] == "reload"] == [
+        ("reload", {"table": "demo"}),
+        ("reload", {"table": "demo", "checkpoint": f"{tmp_path}/c",
+                    "hold": True, "force": True})]
+    assert json.loads(ctl(server, "reload", "demo",
+                          "--json").stdout) == RELOADED
+    assert ctl(server, "reload", "demo",
+               "--no-wait").stdout == "reload demo: job 7\n"
+    server.methods["job.wait"] = {**RELOADED, "unchanged": True}
+    for more in ([], ["--hold"]):
+        result = ctl(server, "reload", "demo", *more)
+        assert result.stdout == "reload demo: unchanged, generation 4\n"
+
+
+def test_reload_after_a_running_one(sidecar):
+    """That one may have read what the checkpoint was before."""
+    other = {**RELOADED, "job": 6, "state": "failed", "error": {
+        "code": -32004, "message": "no room", "data": {"name": "NoSpace"}}}
+    tries = []
+
+    def reload(params):
+        tries.append(params)
+        if len(tries) == 1:
+            raise Error("Busy", "demo is being reloaded", job=6)
+        return {"job": 7}
+
+    server = sidecar(reload=reload,
+                     tables={"tables": [{**TABLE, "job": 6}]},
+                     job__get={**JOB, "job": 6, "kind": "reload"},
+                     job__wait=lambda p: other if p["job"] == 6 else RELOADED)
+    result = ctl(server, "reload", "demo", "--force")
+    assert result.stderr == ("engramctl: job 6 does that already; once more "
+                             "after it\n")
+    assert result.stdout.startswith("reload demo: generation 4, ")
+    assert tries == 2 * [{"table": "demo", "force": True}]
+    tries.clear()
+    result = ctl(server, "reload", "demo", "--no-wait")
+    assert result.stderr == "engramctl: demo is being reloaded\n"
+    assert (result.returncode, len(tries)) == (1, 1)
+
+
+def test_which_generation_is_lent(sidecar):
+    lent = {"generation": 2, "content_id": OTHER}
+    server = sidecar(publish=lent, rollback=lent, discard={})
+    for args, said, params in (
+            (["publish"], f"generation 2, content {OTHER}", {}),
+            (["publish", "--content-id", OTHER],
+             f"generation 2, content {OTHER}", {"content_id": OTHER}),
+            (["rollback"], f"generation 2, content {OTHER}", {}),
+            (["discard"], "done", {})):
+        method = args[0]
+        assert ctl(server, *args, "demo").stdout == f"{method} demo: {said}\n"
+        assert server.calls[-1] == (method, {"table": "demo", **params})
+        assert json.loads(ctl(server, *args, "demo", "--json").stdout) == (
+            server.methods[method])
+    server.methods.clear()
+    for method in ("publish", "rollback", "discard"):
+        assert ctl(server, method, "demo").returncode == 1
 
 
 def test_load_json(sidecar):
@@ -553,3 +661,16 @@ def test_unload_that_waits_for_leases(sidecar):
         'unload demo: waits for its leases to end; "engramctl clients" shows '
         "whose\x1b[K")
     assert out.startswith("unload demo: done") and code == 0
+
+
+def test_reload_that_waits(sidecar):
+    """For leases of what is to be freed first."""
+    waiting = {**JOB, "kind": "reload", "phase": "waiting", "rate": 0.0,
+               "bytes_done": 0, "eta_seconds": None}
+    server = sidecar(reload={"job": 7}, job__wait=steps(waiting, RELOADED))
+    text, _, code = on_a_terminal("--socket", server.path, "reload", "demo",
+                                  columns=120)
+    assert text.split("\r")[1] == (
+        "reload demo: waits for leases of the generation before to end; "
+        '"engramctl clients" shows whose\x1b[K')
+    assert code == 0

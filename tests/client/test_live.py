@@ -28,7 +28,8 @@ def sidecar(tmp_path_factory):
         "--engram-vocab-size", "300", "--vocab-size", "500",
         "--compressed-vocab-size", "400", "--pad-id", "7")
     server = engramd.Sidecar(directory, [
-        {"name": "demo", "checkpoint": str(checkpoint), "load": "on_demand"}])
+        {"name": "demo", "checkpoint": str(checkpoint), "load": "on_demand",
+         "reload": {"retain_seconds": 1000}}])
     yield server
     server.stop()
 
@@ -68,6 +69,45 @@ def test_life(ctl):
     assert ctl("verify", "demo").stdout.startswith("verify demo: done, ")
     assert "demo" in ctl("status").stdout
     assert ctl("unload", "demo").stdout.startswith("unload demo: done, ")
+
+
+def test_generations(ctl, demo):
+    """Reloaded, held, published and taken back."""
+    def lent():
+        return json.loads(ctl("tables", "demo",
+                              "--json").stdout)["tables"][0]
+
+    def states():
+        return [line.split()[1:3]
+                for line in ctl("tables", "demo").stdout
+                .partition("\n\n")[2].splitlines()[1:]]
+
+    first = lent()["generation"]
+    assert ctl("reload", "demo").stdout == (
+        f"reload demo: unchanged, generation {first}\n")
+    assert states() == []
+    out = ctl("reload", "demo", "--force", "--hold").stdout
+    assert out.startswith(f"reload demo: generation {first + 1} is held, ")
+    assert states() == [[str(first + 1), "held"], [str(first), "current"]]
+    ctl("publish", "demo", "--content-id", "0" * 32, code=1)
+    assert ctl("discard", "demo").stdout == "discard demo: done\n"
+    assert lent()["generation"] == first
+    ctl("reload", "demo", "--force", "--hold")
+    content = lent()["content_id"]
+    assert ctl("publish", "demo", "--content-id", content).stdout == (
+        f"publish demo: generation {first + 2}, content {content}\n")
+    assert ctl("rollback", "demo").stdout == (
+        f"rollback demo: generation {first}, content {content}\n")
+    assert states() == [[str(first), "current"],
+                        [str(first + 2), "superseded"]]
+
+
+def test_reload_of_what_is_not_there(ctl):
+    ctl("unload", "demo")
+    assert ctl("reload", "demo", code=4).stderr.endswith("  fix: load it\n")
+    for command in ("publish", "discard"):
+        ctl(command, "demo", code=4)
+    ctl("rollback", "demo", code=1)
 
 
 def test_failed(ctl, tmp_path):
