@@ -45,25 +45,20 @@ static enum engram_status check_device(struct engram_cuda_table *t,
 
 /* The mappings of a layer in ranges; where its sources are. */
 static enum engram_status cut_layer(struct engram_cuda_table *t, uint32_t i,
-				    uint64_t chunk_bytes,
 				    struct engram_error *err)
 {
 	const struct engram_layer_info *l = &t->layers[i];
 	const struct engram_rows *rows = &l->rows;
 
-	t->sources[i].rows = *rows;
-	t->sources[i].resident = t->placement == ENGRAM_CUDA_DEVICE;
-	if (t->placement == ENGRAM_CUDA_HOST) {
-		t->sources[i].rows.codes = t->sources[i].rows.scales = NULL;
+	if (t->placement == ENGRAM_CUDA_HOST)
 		return ENGRAM_OK;
-	}
 	for (uint32_t m = 0; m < l->num_mappings; m++) {
 		enum engram_status status = cuda_ranges_cut(
 			&t->ranges, l->mapping[m].address, l->mapping[m].bytes,
 			m ? rows->scales : rows->codes,
 			(uint64_t)(m ? rows->scale_stride_bytes
 				     : rows->code_stride_bytes),
-			chunk_bytes, err);
+			t->chunk_bytes, err);
 
 		if (status)
 			return status;
@@ -71,9 +66,8 @@ static enum engram_status cut_layer(struct engram_cuda_table *t, uint32_t i,
 	return ENGRAM_OK;
 }
 
-static enum engram_status cut_layers(struct engram_cuda_table *t,
-				     uint64_t chunk_bytes,
-				     struct engram_error *err)
+enum engram_status cuda_describe(struct engram_cuda_table *t,
+				 struct engram_error *err)
 {
 	struct engram_table_info info;
 	enum engram_status status;
@@ -87,9 +81,15 @@ static enum engram_status cut_layers(struct engram_cuda_table *t,
 		*err = *engram_last_error();
 		return status;
 	}
-	for (uint32_t i = 0; i < t->num_layers && !status; i++)
-		status = cut_layer(t, i, chunk_bytes, err);
-	return status;
+	for (uint32_t i = 0; i < t->num_layers; i++) {
+		struct engram_cuda_source *source = &t->sources[i];
+
+		source->rows = t->layers[i].rows;
+		source->resident = t->placement == ENGRAM_CUDA_DEVICE;
+		if (t->placement == ENGRAM_CUDA_HOST)
+			source->rows.codes = source->rows.scales = NULL;
+	}
+	return ENGRAM_OK;
 }
 
 /* Where a pointer into a mapping will point on the device. */
@@ -149,6 +149,28 @@ static void free_copies(struct engram_cuda_table *t)
 		if (t->copies[i])
 			engram_cuda_ignore(cudaFree(t->copies[i]));
 	free(t->copies);
+	t->copies = NULL;
+}
+
+enum engram_status cuda_memory_make(struct engram_cuda_table *t,
+				    struct engram_error *err)
+{
+	enum engram_status status = ENGRAM_OK;
+
+	for (uint32_t i = 0; i < t->num_layers && !status && !t->same_memory;
+	     i++)
+		status = cut_layer(t, i, err);
+	if (!status && t->placement == ENGRAM_CUDA_DEVICE && !t->same_memory)
+		status = allocate_copies(t, err);
+	return status ? status : cuda_block_make(t, err);
+}
+
+void cuda_memory_free(struct engram_cuda_table *t)
+{
+	cuda_unregister(&t->ranges);
+	free_copies(t);
+	cuda_block_free(t);
+	cuda_ranges_free(&t->ranges);
 }
 
 static enum engram_status check_params(
@@ -203,14 +225,14 @@ static struct engram_cuda_table *make(
 	}
 	t->device = params->device;
 	t->placement = params->placement;
+	t->chunk_bytes =
+		params->chunk_bytes ? params->chunk_bytes : CUDA_CHUNK_DEFAULT;
 	return t;
 }
 
 static void destroy(struct engram_cuda_table *t)
 {
-	free_copies(t);
-	cuda_block_free(t);
-	cuda_ranges_free(&t->ranges);
+	cuda_memory_free(t);
 	engram_detach(t->table);
 	pthread_cond_destroy(&t->changed);
 	pthread_mutex_destroy(&t->lock);
@@ -224,8 +246,6 @@ static enum engram_status attach_on_device(
 	const struct engram_cuda_attach_params *params,
 	struct engram_error *err)
 {
-	uint64_t chunk =
-		params->chunk_bytes ? params->chunk_bytes : CUDA_CHUNK_DEFAULT;
 	enum engram_status status = check_device(t, err);
 
 	if (status)
@@ -239,11 +259,9 @@ static enum engram_status attach_on_device(
 		*err = *engram_last_error();
 		return status;
 	}
-	status = cut_layers(t, chunk, err);
-	if (!status && t->placement == ENGRAM_CUDA_DEVICE)
-		status = allocate_copies(t, err);
+	status = cuda_describe(t, err);
 	if (!status)
-		status = cuda_block_make(t, err);
+		status = cuda_memory_make(t, err);
 	return status ? status : cuda_prepare_start(t, err);
 }
 
@@ -299,7 +317,7 @@ enum engram_status engram_cuda_detach(engram_cuda_table *table)
 	cuda_prepare_stop(table);
 	/* Whatever the device says, the host's part is let go of. */
 	status = cuda_enter(&scope, table->device, &err);
-	cuda_unregister(&table->ranges);
+	cuda_next_stop(table);
 	destroy(table);
 	if (status)
 		return engram_set_last_error(&err);

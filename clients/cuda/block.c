@@ -56,6 +56,7 @@ static void place_all(struct engram_cuda_table *t,
 	const struct cuda_counters zeros = {0};
 	struct engram_table_info info = {0};
 
+	t->counters = place(l, &zeros, sizeof(zeros));
 	engram_table_info(t->table, &info);
 	for (uint32_t i = 0; i < t->num_layers; i++) {
 		struct engram_cuda_descriptor descriptor = {
@@ -66,7 +67,6 @@ static void place_all(struct engram_cuda_table *t,
 		t->sources[i].descriptor =
 			place(l, &descriptor, sizeof(descriptor));
 	}
-	t->counters = place(l, &zeros, sizeof(zeros));
 	if (t->can_hash)
 		place_hash(t, hash, l);
 }
@@ -113,6 +113,7 @@ enum engram_status cuda_block_make(struct engram_cuda_table *t,
 					"no memory for %zu bytes of hash "
 					"parameters",
 					size);
+	t->block_bytes = size;
 	status = engram_cuda_status(cudaMalloc(&t->block, size), "cudaMalloc",
 				    err);
 	if (!status) {

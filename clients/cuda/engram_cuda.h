@@ -97,6 +97,38 @@ enum engram_status engram_cuda_wait(engram_cuda_table *table, int timeout_ms);
  */
 enum engram_status engram_cuda_detach(engram_cuda_table *table);
 
+/*
+ * To the next generation, or after a restart to the next engramd, as
+ * engram_table_prepare and engram_table_refresh of engram.h:
+ *
+ *	if (engram_table_poll(engram_cuda_host_table(t)) != generation)
+ *		status = engram_cuda_table_prepare(t, &next);
+ *	if (!status && next)
+ *		status = engram_cuda_table_refresh(t, next, stream);
+ *
+ * prepare never waits: a thread leases, maps and registers (or copies) what is
+ * current beside what is in use, at twice the registered memory for that long.
+ * ENGRAM_ENOTREADY until that is done, and while the generation before is let
+ * go of: call it again at a later step.  *generation is 0 when there is nothing
+ * new.  A failure is given for a tenth of a second, then it is tried again.
+ * Memory that the next engramd has adopted stays registered where it is.
+ */
+enum engram_status engram_cuda_table_prepare(engram_cuda_table *table,
+					     uint64_t *generation);
+/*
+ * Change over in stream order: work that is in `stream` already reads the
+ * generation before, work that follows reads `generation` (0: whatever is
+ * prepared), in all layers; captured graphs, too, whose hash parameters and
+ * descriptors stay where they are.  Other streams that use the handle have to
+ * be ordered before and after it (cudaStreamWaitEvent).  No other call may use
+ * the handle meanwhile.  ENGRAM_EGONE when it is not prepared, ENGRAM_EINVAL
+ * while the stream is captured; after any error the handle is as it was.
+ * Registered memory is let go of by a thread once the stream is past this.
+ */
+enum engram_status engram_cuda_table_refresh(engram_cuda_table *table,
+					     uint64_t generation,
+					     engram_stream stream);
+
 struct engram_cuda_info {
 	int device;
 	enum engram_cuda_placement placement;

@@ -81,8 +81,8 @@ static enum engram_status protect(struct engram_cuda_table *t,
 	return protected;
 }
 
-static enum engram_status prepare(struct engram_cuda_table *t,
-				  struct engram_error *err)
+enum engram_status cuda_prepare(struct engram_cuda_table *t,
+				struct engram_error *err)
 {
 	enum engram_status status;
 	struct cuda_scope scope;
@@ -102,7 +102,7 @@ static void *run(void *arg)
 {
 	struct engram_cuda_table *t = arg;
 	struct engram_error err;
-	enum engram_status status = prepare(t, &err);
+	enum engram_status status = cuda_prepare(t, &err);
 
 	if (status) {
 		t->failure = err;

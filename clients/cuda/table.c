@@ -306,8 +306,9 @@ enum engram_status engram_cuda_table_hash_lookup(
 }
 
 /* To wait for a stream that is captured would spoil the capture. */
-static enum engram_status check_not_capturing(engram_stream stream,
-					      struct engram_error *err)
+enum engram_status cuda_check_not_capturing(engram_stream stream,
+					    const char *fix,
+					    struct engram_error *err)
 {
 	enum cudaStreamCaptureStatus capture;
 	enum engram_status status;
@@ -316,8 +317,7 @@ static enum engram_status check_not_capturing(engram_stream stream,
 				    "cudaStreamIsCapturing", err);
 	if (status || capture == cudaStreamCaptureStatusNone)
 		return status;
-	return engram_invalid(err, "stream", "it is being captured",
-			      "read the counters between replays");
+	return engram_invalid(err, "stream", "it is being captured", fix);
 }
 
 enum engram_status cuda_read_back(const struct engram_cuda_table *t, void *to,
@@ -335,7 +335,8 @@ enum engram_status cuda_read_back(const struct engram_cuda_table *t, void *to,
 	status = cuda_enter(&scope, t->device, err);
 	if (status)
 		return status;
-	status = check_not_capturing(stream, err);
+	status = cuda_check_not_capturing(
+		stream, "read the counters between replays", err);
 	if (!status)
 		status = engram_cuda_status(
 			cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost,

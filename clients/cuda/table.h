@@ -22,8 +22,18 @@ struct cuda_counters {
 	uint64_t misses, rejects;
 };
 
+/* Of the next generation (refresh.c). */
+enum cuda_next_state {
+	CUDA_NEXT_NONE,
+	CUDA_NEXT_PREPARING, /* a thread registers, or copies, it */
+	CUDA_NEXT_PREPARED,
+	CUDA_NEXT_FAILED,
+	CUDA_NEXT_RETIRING, /* a thread lets go of what was before */
+	CUDA_NEXT_RETIRED
+};
+
 struct engram_cuda_table {
-	/* never changes after engram_cuda_attach */
+	/* changes in engram_cuda_table_refresh alone */
 	engram_table *table;
 	int device;
 	enum engram_cuda_placement placement;
@@ -34,7 +44,9 @@ struct engram_cuda_table {
 	struct cuda_ranges ranges; /* what is registered or copied */
 	char **copies;		   /* of the ranges' mappings, on the device */
 	struct cuda_counters *counters;
-	void *block; /* descriptors, counters, hash parameters */
+	void *block; /* counters, descriptors, hash parameters */
+	size_t block_bytes;
+	uint64_t chunk_bytes;
 	uint64_t device_bytes;
 	int can_hash;
 	struct engram_hash_params hash; /* device pointers */
@@ -52,9 +64,42 @@ struct engram_cuda_table {
 	struct engram_error failure; /* once state is CUDA_FAILED */
 	pthread_mutex_t lock;	     /* for the condition alone */
 	pthread_cond_t changed;
+
+	/* A handle of its own that becomes ready beside this one, and gets its
+	 * memory in exchange: the thread's until next_state says otherwise. */
+	struct engram_cuda_table *next;
+	atomic_int next_state;
+	pthread_t next_thread;
+	int next_started;
+	int64_t next_try; /* after a failure, CLOCK_MONOTONIC ns */
+	struct engram_error next_failure;
+	/* of a `next` */
+	uint64_t generation;
+	int same_memory; /* as what it is next to */
+	void *over;	 /* cudaEvent_t: nothing reads what was before */
 };
 
+/* ---- attach.c ---- */
+
+/* What a handle reads, from its table. */
+enum engram_status cuda_describe(struct engram_cuda_table *t,
+				 struct engram_error *err);
+/* What has to be registered or copied, and room for it and for the block.  What
+ * was made before an error is cuda_memory_free's. */
+enum engram_status cuda_memory_make(struct engram_cuda_table *t,
+				    struct engram_error *err);
+/* Unregister, and free; the table stays attached. */
+void cuda_memory_free(struct engram_cuda_table *t);
+
+/* ---- refresh.c ---- */
+
+/* Have its thread end, and let go of all but what t->table holds. */
+void cuda_next_stop(struct engram_cuda_table *t);
+
 /* ---- block.c: the handle's device memory ---- */
+
+/* Bytes of the block that a refresh leaves as they are. */
+#define CUDA_BLOCK_KEPT sizeof(struct cuda_counters)
 
 /* Descriptors, counters and hash parameters.  On an error nothing is
  * allocated. */
@@ -74,6 +119,10 @@ enum engram_status cuda_begin_lookup(
 	const struct engram_cuda_table *t, uint32_t layer,
 	const struct engram_cuda_lookup_params *params,
 	struct engram_lookup_args *args);
+/* ENGRAM_EINVAL, with what to do instead, for a stream that is captured. */
+enum engram_status cuda_check_not_capturing(engram_stream stream,
+					    const char *fix,
+					    struct engram_error *err);
 /* Copy from the device, once what is in the stream is over; the stream must
  * not be captured. */
 enum engram_status cuda_read_back(const struct engram_cuda_table *t, void *to,
@@ -85,6 +134,9 @@ enum engram_status cuda_read_back(const struct engram_cuda_table *t, void *to,
 
 enum engram_status cuda_prepare_start(struct engram_cuda_table *t,
 				      struct engram_error *err);
+/* The work of it, on the handle's device: register or copy all. */
+enum engram_status cuda_prepare(struct engram_cuda_table *t,
+				struct engram_error *err);
 /* Have it stop where it is, and join it. */
 void cuda_prepare_stop(struct engram_cuda_table *t);
 

@@ -8,7 +8,8 @@ CUDA_FAKE_OBJ := $(call objs,$(wildcard tests/cuda/fake_*.c))
 CUDA_SETTING_OBJ := $(call objs,tests/cuda/setting.c)
 CUDA_TABLE_OBJ := $(call objs,$(addprefix clients/cuda/,attach.c block.c \
 		    device.c gather.c gather_lookup.c gather_measure.c \
-		    gather_watch.c prepare.c register.c table.c version.c))
+		    gather_watch.c prepare.c refresh.c register.c table.c \
+		    version.c))
 CUDA_TEST_FLAGS := $(CUDA_CPPFLAGS) -Itests/client -Ikernels/cuda -DFAKE_CUDA
 $(CUDA_FAKE_OBJ) $(CUDA_SETTING_OBJ) $(CUDA_TEST_SRC:%.c=$B/obj/%.o): \
 	EXTRA_CFLAGS := $(CUDA_TEST_FLAGS)
@@ -45,28 +46,30 @@ $(GPU_ATTACH): $B/obj-gpu/tests/cuda/test_cuda_attach.o $(CUDA_TABLE_OBJ) \
 CHECK_TESTS += $(GPU_ATTACH)
 CHECK_DEPS += $(GPU_ATTACH)
 
-# A client of a real engramd's gather threads, on the fake device and on a real
-# one.
-GATHER_CUDA := $B/tests/gather_cuda
-$B/obj/tests/cuda/gather_cuda.o: EXTRA_CFLAGS := $(CUDA_TEST_FLAGS)
-$(GATHER_CUDA)_fake: $B/obj/tests/cuda/gather_cuda.o $(CUDA_FAKE_OBJ) \
+# Clients of a real engramd, on the fake device and on a real one.
+REAL_CUDA := $(addprefix $B/tests/,gather_cuda refresh_cuda)
+REAL_CUDA_FAKE := $(addsuffix _fake,$(REAL_CUDA))
+$(patsubst $B/tests/%,$B/obj/tests/cuda/%.o,$(REAL_CUDA)): \
+	EXTRA_CFLAGS := $(CUDA_TEST_FLAGS)
+$(REAL_CUDA_FAKE): $B/tests/%_fake: $B/obj/tests/cuda/%.o $(CUDA_FAKE_OBJ) \
 		$B/obj/kernels/cuda/launch.o $(CUDA_TABLE_OBJ) $$(LIBCLIENT) \
 		$$(LIBKERNELS) $$(LIBSHM)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBENGRAM_LDLIBS)
-$B/obj-gpu/tests/cuda/gather_cuda.o: tests/cuda/gather_cuda.c
+REAL_CUDA_OBJ := $(patsubst $B/tests/%,$B/obj-gpu/tests/cuda/%.o,$(REAL_CUDA))
+$(REAL_CUDA_OBJ): $B/obj-gpu/tests/cuda/%.o: tests/cuda/%.c
 	$(call say,CC,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(BASE_CFLAGS) $(CFLAGS) $(CUDA_CPPFLAGS) \
 		-MMD -MP -c -o $@ $<
--include $B/obj-gpu/tests/cuda/gather_cuda.d
-$(GATHER_CUDA): $B/obj-gpu/tests/cuda/gather_cuda.o $(CUDA_TABLE_OBJ) \
+-include $(REAL_CUDA_OBJ:.o=.d)
+$(REAL_CUDA): $B/tests/%: $B/obj-gpu/tests/cuda/%.o $(CUDA_TABLE_OBJ) \
 		$(LIBKERNELS_CUDA) $$(LIBCLIENT) $$(LIBKERNELS) $$(LIBSHM)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ $(LIBENGRAM_LDLIBS) $(CUDA_LDLIBS)
-CHECK_DEPS += $(GATHER_CUDA) $(GATHER_CUDA)_fake
+CHECK_DEPS += $(REAL_CUDA) $(REAL_CUDA_FAKE)
 
 # The example, against a real sidecar.
 CHECK_PYTEST += tests/cuda
