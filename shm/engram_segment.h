@@ -172,11 +172,25 @@ enum engram_huge {
 	ENGRAM_HUGE_OFF = 2	 /* as the mount gives them */
 };
 
+#define ENGRAM_NODES 64
+
+/* Which nodes of memory pages come from, on machines with several. */
+enum engram_numa {
+	ENGRAM_NUMA_LOCAL = 0,	    /* as the kernel does by itself */
+	ENGRAM_NUMA_BIND = 1,	    /* these nodes and no others */
+	ENGRAM_NUMA_INTERLEAVE = 2, /* these in turn, each 2 MiB */
+	ENGRAM_NUMA_REPLICATE = 3,  /* for engramd, which makes several
+				     * segments; as LOCAL for one */
+	ENGRAM_NUMA_PREFER = 4	    /* one node, others once it is full */
+};
+
 struct engram_backing {
 	enum engram_backing_kind kind;
 	char dir[192]; /* "/dev/shm", the mount point, or "" for memfd */
 	enum engram_huge huge;
 	uint64_t memfd_page; /* of hugetlb, for memfd; 0: ordinary memory */
+	enum engram_numa numa;
+	uint64_t nodes; /* bit n: node n.  BIND, INTERLEAVE, PREFER */
 };
 
 /*
@@ -234,10 +248,10 @@ enum engram_status engram_segment_plan(const struct engram_segment_spec *spec,
 				       struct engram_error *err);
 
 /*
- * Make the file under a temporary name (O_EXCL), size it, and map it
- * read-write, shared, MADV_DONTFORK.  Allocates only the header region;
- * data pages come with engram_segment_reserve.  Mode 0640, owner and group
- * of the process.
+ * Make the file under a temporary name (O_EXCL), size it, map it read-write,
+ * shared, MADV_DONTFORK, and say which nodes its pages come from.  Allocates
+ * only the header region; data pages come with engram_segment_reserve.  Mode
+ * 0640, owner and group of the process.
  */
 enum engram_status engram_segment_create(const struct engram_backing *backing,
 					 const struct engram_segment_spec *spec,
@@ -263,6 +277,12 @@ enum engram_status engram_segment_reserve(struct engram_segment_writer *w,
 enum engram_status engram_segment_huge(const struct engram_segment_writer *w,
 				       uint64_t *mapped, uint64_t *huge,
 				       struct engram_error *err);
+
+/* Bytes of the segment that this process has mapped, by the node that they are
+ * on: what the kernel says, not what was asked for. */
+enum engram_status engram_segment_nodes(const struct engram_segment_writer *w,
+					uint64_t bytes[ENGRAM_NODES],
+					struct engram_error *err);
 
 struct engram_segment_header *engram_segment_writer_header(
 	struct engram_segment_writer *w);

@@ -8,9 +8,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "nodes.h"
+
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
 #endif
+#define SMALL_PAGE 4096
 /* Pages that are being looked at by others are let go of in no time. */
 #define COLLAPSE_TRIES 4
 
@@ -79,13 +82,18 @@ static int collapse(char *begin, uint64_t bytes)
  * whatever the mount says, and several times faster than it faults in small
  * ones.
  */
-int segment_make_huge(char *begin, uint64_t bytes)
+int segment_make_huge(const struct engram_segment_writer *w, uint64_t offset,
+		      uint64_t bytes)
 {
-	uint64_t at;
+	uint64_t at, page;
 
-	for (at = 0; at < bytes; at += SEGMENT_HUGE_PAGE)
-		(void)madvise(begin + at, 4096, MADV_POPULATE_WRITE);
-	return collapse(begin, bytes);
+	/* The huge page comes from the small one's node. */
+	for (at = offset; at < offset + bytes; at += SEGMENT_HUGE_PAGE) {
+		page = segment_turn_page(w, at) * SMALL_PAGE;
+		(void)madvise(w->base + at + page, SMALL_PAGE,
+			      MADV_POPULATE_WRITE);
+	}
+	return collapse(w->base + offset, bytes);
 }
 
 /* What a line of smaps adds to the two sums. */

@@ -21,10 +21,11 @@ void segment_want_huge(const struct engram_segment_writer *w);
 int segment_wants_huge(const struct engram_segment_writer *w);
 
 /*
- * Put huge pages behind [begin, begin + bytes), whole ones: 0, or -errno if
+ * Put huge pages behind [offset, offset + bytes), whole ones: 0, or -errno if
  * some could not be had.  Also 0 where the kernel can not be asked (before
  * 6.1).  Contents stay, whoever writes to them meanwhile.
  */
-int segment_make_huge(char *begin, uint64_t bytes);
+int segment_make_huge(const struct engram_segment_writer *w, uint64_t offset,
+		      uint64_t bytes);
 
 #endif

@@ -146,7 +146,7 @@ static enum engram_status reserve_piece(struct engram_segment_writer *w,
 	int r = 0;
 
 	if (segment_wants_huge(w))
-		r = segment_make_huge(w->base + at, bytes);
+		r = segment_make_huge(w, at, bytes);
 	if (allocate(w->fd, at, bytes))
 		return segment_call_failed(w, "fallocate", left, err);
 	if (r && w->backing.huge == ENGRAM_HUGE_REQUIRE)

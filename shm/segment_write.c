@@ -14,6 +14,7 @@
 #include "backing.h"
 #include "failpoint.h"
 #include "huge.h"
+#include "nodes.h"
 #include "segment_check.h"
 #include "segment_writer.h"
 
@@ -170,6 +171,7 @@ static enum engram_status size_and_map(struct engram_segment_writer *w,
 				       struct engram_segment_header *h,
 				       struct engram_error *err)
 {
+	enum engram_status status;
 	char *base;
 
 	w->page_bytes = segment_page_bytes(w->fd);
@@ -188,7 +190,9 @@ static enum engram_status size_and_map(struct engram_segment_writer *w,
 	if (madvise(w->base, w->map_bytes, MADV_DONTFORK))
 		return engram_error_sys(err, errno, "madvise %s", w->temporary);
 	segment_want_huge(w);
-	return engram_segment_reserve(w, 0, h->data_offset, err);
+	status = segment_set_nodes(w, err);
+	return status ? status
+		      : engram_segment_reserve(w, 0, h->data_offset, err);
 }
 
 enum engram_status engram_segment_create(const struct engram_backing *backing,

@@ -22,6 +22,8 @@ struct generation_layer {
 	int fd; /* read-only, what clients get; -1 before it is published */
 	_Atomic uint64_t huge_bytes; /* mapped by huge pages; UINT64_MAX: not
 				      * known */
+	uint64_t node_bytes[ENGRAM_NODES]; /* on each node of memory; all 0:
+					    * not known */
 };
 
 struct table;

@@ -11,6 +11,8 @@
 #include "huge_pages.h"
 #include "load.h"
 #include "log.h"
+#include "numa.h"
+#include "placement.h"
 
 /* A layer before it has memory. */
 struct plan {
@@ -98,15 +100,20 @@ static enum engram_status fill_layers(const struct load *load,
 				      struct generation *gen, struct job *job,
 				      struct engram_error *err)
 {
+	struct loader_options options = load->options;
 	struct loader_layer layers[ENGRAM_LAYERS_MAX];
 	enum engram_status status;
+	cpu_set_t near;
 	uint32_t i;
 
+	if (load->backing.numa != ENGRAM_NUMA_LOCAL &&
+	    numa_cores("", load->backing.nodes, &near))
+		options.cores = &near;
 	for (i = 0; i < gen->num_layers; i++)
 		layers[i] = (struct loader_layer){&checkpoint->layers[i],
 						  gen->layers[i].writer};
-	status = loader_fill(checkpoint, layers, gen->num_layers,
-			     &load->options, &job->progress, &gen->report, err);
+	status = loader_fill(checkpoint, layers, gen->num_layers, &options,
+			     &job->progress, &gen->report, err);
 	return status ? status : FAILPOINT_STATUS(load_filled, err);
 }
 
@@ -168,6 +175,19 @@ static enum engram_status publish_layers(struct generation *gen,
 	return status;
 }
 
+/* What kind of memory it has got, and whether that is what was demanded. */
+static enum engram_status read_back(struct generation *gen,
+				    const struct engram_backing *backing,
+				    struct engram_error *err)
+{
+	enum engram_status status;
+
+	huge_pages_measure(gen, backing);
+	placement_measure(gen, backing);
+	status = huge_pages_check(gen, backing, err);
+	return status ? status : placement_check(gen, backing, err);
+}
+
 static enum engram_status build(struct load *load,
 				const struct checkpoint *checkpoint,
 				const struct plan *plans, struct job *job,
@@ -198,9 +218,7 @@ static enum engram_status build(struct load *load,
 	if (!status)
 		status = FAILPOINT_STATUS(load_locked, err);
 	if (!status)
-		huge_pages_measure(gen, &load->backing);
-	if (!status)
-		status = huge_pages_check(gen, &load->backing, err);
+		status = read_back(gen, &load->backing, err);
 	if (!status)
 		status = load_canceled(job, err);
 	if (!status)
@@ -296,11 +314,13 @@ static enum engram_status adopt(struct load *load, const struct plan *plans,
 	if (!status &&
 	    (load->adopt == ADOPT_VERIFY || load->lock == MEMORY_LOCK_REQUIRE))
 		status = load_lock(gen, load->lock, job, err);
-	if (!status)
-		huge_pages_measure(gen, &load->backing);
 	if (status) {
 		generation_leave(gen);
 		return status;
+	}
+	if (read_back(gen, &load->backing, err)) {
+		log_failure(LOG_WARN, "adopted as it is", err);
+		engram_error_clear(err);
 	}
 	generation_free(load->gen);
 	load->gen = gen;
@@ -366,7 +386,9 @@ enum engram_status load_build(struct load *load, struct job *job,
 	struct memory_need need;
 	uint32_t i, n = 0;
 
-	status = checkpoint_open(&options, &checkpoint, err);
+	status = numa_resolve("", &load->backing, err);
+	if (!status)
+		status = checkpoint_open(&options, &checkpoint, err);
 	if (status)
 		goto out;
 	FAILPOINT(load_opened);

@@ -362,7 +362,8 @@ enum engram_status loader_fill(const struct checkpoint *checkpoint,
 	struct loader_shared shared = {.progress = progress,
 				       .bytes_per_second =
 					       options->bytes_per_second,
-				       .priority = options->priority};
+				       .priority = options->priority,
+				       .cores = options->cores};
 	enum engram_status status =
 		make_targets(&shared, layers, num_layers, err);
 

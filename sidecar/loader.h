@@ -9,6 +9,7 @@
 #ifndef ENGRAMD_LOADER_H
 #define ENGRAMD_LOADER_H
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -44,6 +45,7 @@ struct loader_options {
 	uint32_t block_bytes;	   /* of codes in one read; 1 MiB */
 	uint64_t bytes_per_second; /* of all loads together; 0: no limit */
 	enum loader_priority priority;
+	const cpu_set_t *cores; /* that threads run on; NULL: any */
 };
 
 struct loader_layer_progress {

@@ -60,6 +60,25 @@ static enum engram_status start(struct crew *crew, uint32_t threads,
 	return ENGRAM_OK;
 }
 
+/* Near the memory that they write to.  Threads take it over from who starts
+ * them, so that not even their stacks are elsewhere. */
+static void go_near(const struct loader_shared *shared, cpu_set_t *before)
+{
+	if (!shared->cores)
+		return;
+	if (pthread_getaffinity_np(pthread_self(), sizeof(*before), before) ||
+	    pthread_setaffinity_np(pthread_self(), sizeof(*before),
+				   shared->cores))
+		*before = *shared->cores;
+}
+
+static void go_back(const struct loader_shared *shared, const cpu_set_t *before)
+{
+	if (shared->cores)
+		(void)pthread_setaffinity_np(pthread_self(), sizeof(*before),
+					     before);
+}
+
 /* Who waits for a drive that does not answer. */
 static void leave_waiting(struct crew *crew)
 {
@@ -155,9 +174,13 @@ enum engram_status loader_run(struct loader_shared *shared, uint32_t *threads,
 			    .tune = tune,
 			    .settling = true,
 			    .since_ns = clock_ns()};
-	enum engram_status status = start(&crew, *threads, populators, err);
+	enum engram_status status;
+	cpu_set_t before;
 	uint32_t i;
 
+	go_near(shared, &before);
+	status = start(&crew, *threads, populators, err);
+	go_back(shared, &before);
 	if (!status)
 		conduct(&crew);
 	loader_queue_end(&shared->queue);

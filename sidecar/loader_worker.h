@@ -33,6 +33,7 @@ struct loader_shared {
 	enum loader_engine engine; /* that workers try first */
 	uint64_t bytes_per_second; /* 0: no limit */
 	enum loader_priority priority;
+	const cpu_set_t *cores; /* NULL: any */
 	uint32_t align;
 	uint32_t most_depth;  /* blocks in flight of a worker, at most */
 	uint64_t arena_bytes; /* that it reads into */

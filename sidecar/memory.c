@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 
 #include "memory_files.h"
+#include "numa.h"
 
 /* The largest of an architecture that is not huge. */
 #define SMALL_PAGE (UINT64_C(64) << 10)
@@ -129,6 +130,28 @@ static enum engram_status check_cgroup(uint64_t room, const char *file,
 		     bytes, promised, room, err);
 }
 
+/* What is bound to nodes can not go elsewhere. */
+static enum engram_status check_nodes(const struct memory_ledger *ledger,
+				      const struct engram_backing *backing,
+				      uint64_t bytes, uint64_t promised,
+				      struct engram_error *err)
+{
+	const uint64_t page = engram_backing_page(backing);
+	char nodes[200], what[256];
+
+	if (backing->numa != ENGRAM_NUMA_BIND)
+		return ENGRAM_OK;
+	snprintf(what, sizeof(what), "node %s",
+		 numa_text(backing->nodes, nodes, sizeof(nodes)));
+	return check(what,
+		     "free memory there, or set memory.numa_nodes to more "
+		     "nodes",
+		     bytes, promised,
+		     numa_room(ledger->root, backing->nodes,
+			       page > SMALL_PAGE ? page : 0),
+		     err);
+}
+
 static enum engram_status check_all(const struct memory_ledger *ledger,
 				    const struct engram_backing *backing,
 				    const struct memory_need *need,
@@ -140,6 +163,9 @@ static enum engram_status check_all(const struct memory_ledger *ledger,
 	char file[512];
 
 	status = check_backing(backing, need, promised, err);
+	if (!status)
+		status = check_nodes(ledger, backing, need->bytes, promised,
+				     err);
 	if (status)
 		return status;
 	/* Huge pages were set aside before; no other limit counts them. */

@@ -34,6 +34,12 @@ static const char *fixed_key(const struct config *a, const struct config *b)
 	if (a->backing.kind != b->backing.kind ||
 	    differ(a->backing.dir, b->backing.dir))
 		return "memory.backing";
+	if (a->backing.huge != b->backing.huge ||
+	    a->backing.memfd_page != b->backing.memfd_page)
+		return "memory.huge_pages";
+	if (a->backing.numa != b->backing.numa ||
+	    a->backing.nodes != b->backing.nodes)
+		return "memory.numa";
 	if (gathers_differ(&a->gather, &b->gather))
 		return "gather";
 	return NULL;

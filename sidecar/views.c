@@ -88,6 +88,27 @@ static json_t *failure_or_null(bool failed, const struct engram_error *err)
 		      : json_null();
 }
 
+/* [{"node":0,"bytes":N}], or null. */
+static json_t *view_nodes(const struct generation_layer *layer)
+{
+	json_t *nodes = json_array();
+	int node;
+
+	for (node = 0; nodes && node < ENGRAM_NODES; node++)
+		if (layer->node_bytes[node] &&
+		    json_array_append_new(
+			    nodes,
+			    json_pack("{s:i, s:I}", "node", node, "bytes",
+				      (json_int_t)layer->node_bytes[node]))) {
+			json_decref(nodes);
+			return NULL;
+		}
+	if (!nodes || json_array_size(nodes))
+		return nodes;
+	json_decref(nodes);
+	return json_null();
+}
+
 static json_t *view_layer(const struct tables *tables,
 			  const struct table *table,
 			  const struct generation_layer *layer)
@@ -98,13 +119,13 @@ static json_t *view_layer(const struct tables *tables,
 
 	engram_segment_name(name, tables->instance, table->name, h->layer_id,
 			    h->generation);
-	return json_pack("{s:i, s:I, s:I, s:I, s:o, s:s}", "layer_id",
+	return json_pack("{s:i, s:I, s:I, s:I, s:o, s:o, s:s}", "layer_id",
 			 (int)h->layer_id, "rows", (json_int_t)h->rows, "dim",
 			 (json_int_t)h->dim, "bytes",
 			 (json_int_t)h->total_bytes, "huge_bytes",
 			 huge == UINT64_MAX ? json_null()
 					    : json_integer((json_int_t)huge),
-			 "segment", name);
+			 "nodes", view_nodes(layer), "segment", name);
 }
 
 static json_t *view_layers(const struct table *table)

@@ -51,6 +51,33 @@ static void print_lacking(const json_t *table)
 	       *advice ? "\n" : "");
 }
 
+/* Where a table is spread over nodes of memory, how. */
+static void print_nodes(const json_t *table)
+{
+	const json_t *layers = json_object_get(table, "layers"), *layer;
+	const json_t *nodes, *node;
+	bool first = true;
+	size_t i, j;
+
+	json_array_foreach(layers, i, layer)
+	{
+		nodes = json_object_get(layer, "nodes");
+		if (json_array_size(nodes) < 2)
+			continue;
+		if (first)
+			printf("%s: on nodes:", cli_text(table, "name", "?"));
+		printf("%s layer %lld", first ? "" : ",",
+		       (long long)cli_int(layer, "layer_id"));
+		first = false;
+		json_array_foreach(nodes, j, node) printf(
+			" %lld: %.0f %%", (long long)cli_int(node, "node"),
+			cli_number(node, "bytes") * 100 /
+				cli_number(layer, "bytes"));
+	}
+	if (!first)
+		putchar('\n');
+}
+
 /* Of a table, or of a running load: people expect it to be taken over. */
 static void print_not_adopted(const char *name, const json_t *object)
 {
@@ -116,6 +143,7 @@ static void print_tables(const json_t *tables)
 			       cli_text(error, "message", "?"));
 		print_not_adopted(cli_text(table, "name", "?"), table);
 		print_lacking(table);
+		print_nodes(table);
 	}
 }
 

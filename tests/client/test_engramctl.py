@@ -228,6 +228,20 @@ def test_huge_pages_are_lacking(sidecar):
         assert len(lines) == 2 and "  -     2       00ff" in lines[1]
 
 
+def test_nodes_of_memory(sidecar):
+    """Said of tables that are on several."""
+    one = [{"node": 1, "bytes": 1 << 20}]
+    two = [{"node": 0, "bytes": 1 << 19}, {"node": 1, "bytes": 1 << 19}]
+    layers = [{**layer, "bytes": 1 << 20, "nodes": nodes}
+              for layer, nodes in zip(TABLE["layers"], (two, one))]
+    table = {**TABLE, "layers": layers}
+    server = sidecar(tables=lambda p: {"tables": [table]})
+    lines = ctl(server, "tables").stdout.splitlines()
+    assert lines[2:] == ["demo: on nodes: layer 1 0: 50 % 1: 50 %"]
+    layers[0]["nodes"] = None
+    assert len(ctl(server, "tables").stdout.splitlines()) == 2
+
+
 def test_not_taken_over(sidecar):
     """After an upgrade: of a table, and while it loads."""
     why = "a reload is needed, the ABI changed from version 1 to 2"

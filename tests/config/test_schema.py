@@ -21,7 +21,8 @@ ENGRAMD_ONLY = {"duplicate_key", "gid_unknown", "hash_cut_outside",
                 "hash_min_above_max", "hash_moduli_columns",
                 "hash_moduli_layers",
                 "hash_multipliers_columns", "hash_multipliers_wrap",
-                "hash_pad_outside", "huge_page_power", "rows_block_divides",
+                "hash_pad_outside", "huge_page_power",
+                "numa_nodes_local", "rows_block_divides",
                 "table_twice", "threads_real", "uid_unknown"}
 
 

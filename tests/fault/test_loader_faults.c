@@ -5,18 +5,13 @@
  */
 #include <errno.h>
 #include <liburing.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <stdarg.h>
-#include <stddef.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 
 #include "../unit/loader_fixture.h"
+#include "../unit/seccomp_fixture.h"
 #include "inject.h"
 #include "reader.h"
 
@@ -456,22 +451,13 @@ static void first_thread(void)
 /* Docker's profile: io_uring_setup is EPERM. */
 static void test_seccomp(void)
 {
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
-			 offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = {4, code};
 	pid_t pid = fork();
 	int status;
 
 	CHECK(pid >= 0);
 	if (!pid) {
 		first_thread();
-		CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-		CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+		deny_call(__NR_io_uring_setup);
 		CHECK_OK(attempt(LOADER_AUTO, SMALL, NULL));
 		CHECK(report.engine == LOADER_PREADV);
 		_exit(0);
