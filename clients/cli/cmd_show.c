@@ -69,10 +69,13 @@ static void print_nodes(const json_t *table)
 		printf("%s layer %lld", first ? "" : ",",
 		       (long long)cli_int(layer, "layer_id"));
 		first = false;
-		json_array_foreach(nodes, j, node) printf(
-			" %lld: %.0f %%", (long long)cli_int(node, "node"),
-			cli_number(node, "bytes") * 100 /
-				cli_number(layer, "bytes"));
+		json_array_foreach(nodes, j, node)
+		{
+			printf(" %lld: %.0f %%",
+			       (long long)cli_int(node, "node"),
+			       cli_number(node, "bytes") * 100 /
+				       cli_number(layer, "bytes"));
+		}
 	}
 	if (!first)
 		putchar('\n');
