@@ -12,7 +12,8 @@ import sys
 
 import pytest
 
-from conftest import BUILD, ROOT
+import engramd
+from conftest import BUILD, ROOT, SHAPE, start
 
 FAKE = BUILD / "tests" / "fake_cuda"
 
@@ -153,6 +154,55 @@ with table.gather(max_rows=1000) as gather:
         pass
 table.detach()
 """)
+
+
+@pytest.mark.parametrize("placement", ["registered", "device", "host"])
+def test_refresh(checkpoint, tmp_path, placement):
+    """Prepared in the background, and changed over to in stream order."""
+    other = engramd.synth(tmp_path / "other", *SHAPE, "--engram-vocab-size",
+                          "1000", "--seed", "1")
+    server = start(tmp_path, {"demo": checkpoint})
+    try:
+        run(server, f"""
+client.load("demo")
+table = client.attach("demo", device=0, placement={placement!r})
+cpu = client.attach("demo")
+ids = cpu.hash(range(40))
+gather = table.gather() if {placement!r} == "host" else table
+
+def lookup():
+    out = rows_like(table, ids)
+    gather.lookup(Device(ids), 9, out=Device(out))
+    return out
+
+old = cpu.lookup(ids, 9)
+assert np.array_equal(lookup(), old)
+assert table.prepare() == 0 and not table.refresh()
+client.reload("demo", checkpoint={str(other)!r})
+assert (table.poll(), table.generation) == (2, 1)
+assert table.prepare(60) == 2
+assert np.array_equal(lookup(), old)
+if {placement!r} == "registered":
+    view = table.weight_view(9, as_torch=False)
+    try:
+        table.refresh(2)
+        raise SystemExit("refreshed under a view")
+    except errors.Busy:
+        pass
+    del view
+assert table.refresh(2, stream=0)
+assert (table.poll(), table.generation) == (2, 2)
+cpu.refresh()
+new = cpu.lookup(ids, 9)
+assert not np.array_equal(new, old)
+assert np.array_equal(lookup(), new)
+assert table.content_id == cpu.content_id
+if gather is not table:
+    gather.close()
+table.detach()
+""")
+    finally:
+        server.stop()
 
 
 def test_mistakes(sidecar):

@@ -6,8 +6,10 @@ import gc
 import numpy as np
 import pytest
 
+import engram_client
+import engramd
 import rows_of
-from conftest import BUILD, COLS, DIM, LAYERS, VOCAB
+from conftest import BUILD, COLS, DIM, LAYERS, SHAPE, VOCAB, start
 from engram_client import errors
 from test_table import floats, gate_model, mapped_tables
 
@@ -301,6 +303,50 @@ def test_gather(client, table, tokens, placement, path):
                 graph.replay()
                 assert torch.equal(out.cpu(), table.lookup(new, 3))
             assert gather.counters().failed == 0
+
+
+@pytest.mark.parametrize("placement", ["registered", "device"])
+def test_a_captured_graph_follows_a_reload(checkpoint, tmp_path, tokens,
+                                           placement):
+    """Replays before the change give the old rows, those after it the new,
+    without a pause between."""
+    other = engramd.synth(tmp_path / "other", *SHAPE, "--engram-vocab-size",
+                          "1000", "--seed", "1")
+    server = start(tmp_path, {"demo": checkpoint})
+    try:
+        with engram_client.Client(server.socket) as client:
+            client.load("demo")
+            gpu = client.attach("demo", device=CUDA, placement=placement)
+            cpu = client.attach("demo")
+            ids = cpu.hash(tokens)
+            on_gpu = ids.to(CUDA)
+            out = torch.empty(40, COLS, DIM, dtype=torch.bfloat16,
+                              device=CUDA)
+            gpu.lookup(on_gpu, 9, out=out)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                gpu.lookup(on_gpu, 9, out=out)
+            before = cpu.lookup(ids, 9)
+            client.reload("demo", checkpoint=str(other))
+            assert gpu.prepare(600) == 2
+            graph.replay()
+            first = out.clone()
+            assert gpu.refresh(2)
+            graph.replay()
+            second = out.clone()
+            torch.cuda.synchronize()
+            cpu.refresh()
+            after = cpu.lookup(ids, 9)
+            assert torch.equal(first.cpu(), before)
+            assert torch.equal(second.cpu(), after)
+            assert not torch.equal(before, after)
+            assert (gpu.generation, gpu.content_id) == (2, cpu.content_id)
+            torch.cuda.synchronize()
+            gpu.detach()
+            cpu.detach()
+    finally:
+        server.stop()
 
 
 def test_detached_memory_is_unmapped(client):

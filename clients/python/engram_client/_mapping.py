@@ -143,32 +143,37 @@ class Mapping:
         except errors.EngramError:
             pass  # nobody is there to be told
 
-    def _on_cpu(self) -> None:
-        if self.cuda:
-            raise errors.Unsupported(
-                "a table on a CUDA device does not change over in place",
-                fix="detach it between two steps, and attach it anew")
-
     def prepare(self) -> int:
-        self._on_cpu()
         generation = ctypes.c_uint64()
-        _library.check(_library.engram().table_prepare(
-            self.table, addressof(generation)))
+        _library.check(
+            _library.cuda().cuda_table_prepare(self.cuda,
+                                               addressof(generation))
+            if self.cuda else
+            _library.engram().table_prepare(self.table,
+                                            addressof(generation)))
         return generation.value
 
-    def refresh(self, generation: int) -> bool:
-        """False when there was nothing new."""
-        self._on_cpu()
+    def refresh(self, generation: int, stream: int) -> None:
+        with self._lock:
+            if not self.cuda:
+                self._swap(generation)
+                return
+            if self._looked_at.views:
+                raise errors.Busy(
+                    "there are views of what is in use, which goes when the "
+                    "device is done with it", fix="delete them before")
+            _library.check(_library.cuda().cuda_table_refresh(
+                self.cuda, generation, stream))
+
+    def _swap(self, generation: int) -> None:
+        """What is in use stays mapped for its views."""
         old = ctypes.c_void_p()
         _library.check(_library.engram().table_swap(self.table, generation,
                                                     addressof(old)))
-        if old.value is None:
-            return False
-        with self._lock:
+        if old.value is not None:
             replaced, self._looked_at = self._looked_at, _Replaced()
             replaced.table = old.value
             replaced.let_go()
-        return True
 
     def release(self) -> None:
         with self._lock:

@@ -94,7 +94,7 @@ def gate(hidden: Any, kv: Any, q_weight: Any, k_weight: Any, *,
 
     with rms(x) = 1 / sqrt(mean(x^2) + eps), in fp32.
     """
-    if _arrays.compiling():
+    if _arrays.compiling() and stream is None:
         from . import torch_ops
 
         return torch_ops.gate(hidden, kv, q_weight, k_weight, token_mask, eps,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from ctypes import addressof
@@ -85,7 +86,8 @@ class Table:
     or other objects with __cuda_array_interface__; all of one call are on one
     device.  Calls on a CUDA device go to `stream` (a torch.cuda.Stream or the
     address of a CUstream; None: the current one), return at once, and can be
-    captured by torch.cuda.graph and compiled by torch.compile.  bf16 is uint16
+    captured by torch.cuda.graph and compiled by torch.compile (with the current
+    stream; another leaves the graph).  bf16 is uint16
     (its bits) in NumPy.
 
     Layers are named by their ids (1 and 14 in DeepSeek-V4.1-Flash), never by
@@ -210,19 +212,29 @@ class Table:
         table was withdrawn, or its engramd is gone."""
         return _library.engram().table_poll(self._mapped().table)
 
-    def prepare(self) -> int:
+    def prepare(self, timeout: float = 0.0) -> int:
         """After a reload, or a restart of engramd: lease and map what is
         current now beside what is in use.  Returns the generation that
         refresh would change over to; 0: the table has it already.
 
-        Any thread, also while others look rows up; it takes as long as a call
-        to engramd (on a CUDA device, as registering does).  Draining while
-        the table is withdrawn: detach, and attach when it is ready.
-        GeometryMismatch when sizes differ: likewise.  Disconnected: later.
+        Any thread, also while others look rows up.  On the CPU it takes as
+        long as a call to engramd.  On a CUDA device it is begun in the
+        background, takes as long as registering and twice the registered
+        memory, and until it is done, or `timeout` seconds have passed,
+        NotReady: ask again at a later step.  Draining while the table is
+        withdrawn: detach, and attach when it is ready.  GeometryMismatch when
+        sizes differ: likewise.  Disconnected: later.
         """
-        return self._mapped().prepare()
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                return self._mapped().prepare()
+            except errors.NotReady:
+                if time.monotonic() >= end:
+                    raise
+            time.sleep(0.005)
 
-    def refresh(self, generation: int = 0) -> bool:
+    def refresh(self, generation: int = 0, *, stream: Any = None) -> bool:
         """At a step boundary: change over to what is prepared, or with 0 to
         whatever is current.  False: there was nothing new.
 
@@ -230,16 +242,46 @@ class Table:
                 table.refresh()
 
         Tensor-parallel ranks first agree on a generation that all have
-        prepared.  No other thread may use the table meanwhile.  Views look on
-        at what they were made of, which stays mapped and leased while they
-        live.  GenerationGone when `generation` is not what is prepared; what
-        prepare says.  After an error the table is as it was.
+        prepared.  No other thread may use the table meanwhile.
+
+        On a CUDA device with 0: whatever is prepared, which is begun here if
+        need be; so call it again at a later step.  What is in `stream` reads
+        the rows of before, what follows the new ones, captured graphs too;
+        other streams are for the caller to order.  Not while the stream is
+        captured, and not while there are views (Busy).
+
+        On the CPU views look on at what they were made of, which stays mapped
+        and leased while they live.  GenerationGone when `generation` is not
+        what is prepared; what prepare says.  After an error the table is as it
+        was.
         """
         mapping = self._mapped()
-        if not mapping.refresh(generation):
+        before = self._identity(mapping)
+        if mapping.cuda:
+            if not generation and not self._begun():
+                return False
+            self._launch(stream, lambda pointer: mapping.refresh(generation,
+                                                                 pointer))
+        else:
+            mapping.refresh(generation, 0)
+        if self._identity(mapping) == before:
             return False
         self._read_info(mapping)
         return True
+
+    def _begun(self) -> bool:
+        """Is something new prepared?  If it is not, begin."""
+        try:
+            return bool(self.prepare())
+        except errors.NotReady:
+            return False
+
+    @staticmethod
+    def _identity(mapping: Mapping) -> tuple[int, int]:
+        info = _abi.TableInfo()
+        _library.check(_library.engram().table_info(mapping.table,
+                                                    addressof(info)))
+        return info.boot_epoch, info.generation
 
     # ---- what it is ----
 
@@ -318,7 +360,7 @@ class Table:
         out of range is InvalidArgument; on a GPU it counts as the pad id, in
         counters().  NoTokenMap.  Meaning: engram_kernels.h.
         """
-        if _arrays.compiling():
+        if _arrays.compiling() and stream is None:
             return _torch_ops().hash(
                 self, input_ids, positions, query_start_loc, dead_mask,
                 lookback_ids, lookback_dead, slot_cache, slot_mapping,
@@ -386,16 +428,16 @@ class Table:
             path=next(iter(views)),
             fix="attach the table with the device= of the arrays")
 
-    def _launch(self, stream: Any, call: Callable[[int], int]) -> None:
+    def _launch(self, stream: Any, call: Callable[[int], int | None]) -> None:
         """With the table's device current."""
         pointer = _arrays.stream_pointer(stream, self.device)
         module = _arrays.torch()
         if module is None or not module.cuda.is_initialized() or \
                 module.cuda.current_device() == self.device:
-            _library.check(call(pointer))
+            _library.check(call(pointer) or 0)
             return
         with module.cuda.device(self.device):
-            _library.check(call(pointer))
+            _library.check(call(pointer) or 0)
 
     # ---- lookup ----
 
@@ -412,7 +454,7 @@ class Table:
         background  on a GPU: take as few multiprocessors as reach full speed;
                     False: nothing runs beside, so small batches may take more
         """
-        if _arrays.compiling():
+        if _arrays.compiling() and stream is None:
             return _torch_ops().lookup(self, hash_ids, layer, out, background)
         entered = _arrays.torch_stream(stream, hash_ids)
         if entered is not None:

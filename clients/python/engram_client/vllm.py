@@ -55,6 +55,7 @@ TABLE_WEIGHT = re.compile(
     r"(?:^|\.)engram\.embed(?:_tokens)?\.(?:weight|weight_scale_inv|scale)$")
 BLOCK = 32
 LOG_SECONDS = 30.0
+PREPARE_SECONDS = 600.0
 
 logger = logging.getLogger("vllm.engram_client")
 
@@ -417,7 +418,8 @@ class Worker:
     def engram_prepare(self) -> list[int]:
         """Map what is current beside what is in use, while the engine runs:
         the generation of each layer, 0 for one that has it already."""
-        return [embedding.engramd.prepare() for embedding in _embeddings]
+        return [embedding.engramd.prepare(PREPARE_SECONDS)
+                for embedding in _embeddings]
 
     def engram_refresh(self, generation: int) -> list[dict[str, Any]]:
         """Change over, between two steps; then as engram_tables."""
