@@ -2,11 +2,7 @@
 import pytest
 
 import engramd
-
-SHAPE = ("--layers", "1,14", "--heads", "8", "--max-ngram", "4", "--dim",
-         "64", "--vocab-size", "1024", "--compressed-vocab-size", "700")
-SMALL = (*SHAPE, "--shards", "3", "--engram-vocab-size", "1000")
-BIG = (*SHAPE, "--shards", "2", "--engram-vocab-size", "100000")
+from engramd import BIG, SMALL
 
 
 @pytest.fixture(scope="session")

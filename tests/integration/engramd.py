@@ -23,6 +23,12 @@ SYNTH = BUILD / "bin" / "engram-synth"
 SHM = pathlib.Path("/dev/shm")
 DEADLINE = 60.0  # for anything that must happen; never part of an assertion
 
+# Options of engram-synth.
+SHAPE = ("--layers", "1,14", "--heads", "8", "--max-ngram", "4", "--dim",
+         "64", "--vocab-size", "1024", "--compressed-vocab-size", "700")
+SMALL = (*SHAPE, "--shards", "3", "--engram-vocab-size", "1000")
+BIG = (*SHAPE, "--shards", "2", "--engram-vocab-size", "100000")
+
 _serial = itertools.count()
 
 

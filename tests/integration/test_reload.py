@@ -6,8 +6,7 @@ import struct
 import pytest
 
 import engramd
-from conftest import SHAPE, SMALL
-from engramd import RpcError, until
+from engramd import SHAPE, SMALL, RpcError, until
 
 
 def refused(client, method, **params):

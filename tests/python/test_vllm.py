@@ -13,7 +13,7 @@ import engram_client
 import engram_client.vllm as plugin
 import engramd
 import rows_of
-from conftest import COLS, DIM, LAYERS, SHAPE, start
+from python_setting import COLS, DIM, LAYERS, SHAPE, start
 from engram_client import errors
 from vllm_model import forget, module, wanted
 

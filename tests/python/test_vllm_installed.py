@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import engram_client.vllm as plugin
-from conftest import COLS, DIM, LAYERS
+from python_setting import COLS, DIM, LAYERS
 from vllm_model import forget, wanted
 
 torch = pytest.importorskip("torch")

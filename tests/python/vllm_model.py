@@ -5,7 +5,7 @@ import sys
 
 import engram_client.vllm as plugin
 import rows_of
-from conftest import DIM, LAYERS
+from python_setting import DIM, LAYERS
 
 
 def module(name):

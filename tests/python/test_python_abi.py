@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from conftest import BUILD, ROOT
+from python_setting import BUILD, ROOT
 from engram_client import __version__, _abi, errors
 
 FOLDERS = ("shm", "kernels", "clients/c", "clients/cuda")

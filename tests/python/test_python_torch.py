@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.compile on the CPU; test_gpu.py does it on a GPU."""
+"""torch.compile on the CPU; test_python_gpu.py does it on a GPU."""
 import gc
 
 import numpy as np
 import pytest
 
 import engram_client
-from conftest import DIM
+from python_setting import DIM
 from engram_client import errors
 
 torch = pytest.importorskip("torch")

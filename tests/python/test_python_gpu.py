@@ -9,9 +9,9 @@ import pytest
 import engram_client
 import engramd
 import rows_of
-from conftest import BUILD, COLS, DIM, LAYERS, SHAPE, VOCAB, start
+from python_setting import BUILD, COLS, DIM, LAYERS, SHAPE, VOCAB, start
 from engram_client import errors
-from test_table import floats, gate_model, mapped_tables
+from test_python_table import floats, gate_model, mapped_tables
 
 torch = pytest.importorskip("torch")
 

@@ -11,7 +11,7 @@ import zipfile
 import pytest
 
 import engram_client
-from conftest import BUILD, ROOT
+from python_setting import BUILD, ROOT
 
 SOURCE = ROOT / "clients" / "python"
 

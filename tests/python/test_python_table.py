@@ -15,7 +15,7 @@ import pytest
 import engram_client
 import hash_model
 import rows_of
-from conftest import COLS, DIM, HEADS, LAYERS, MAX_NGRAM, ROOT, VOCAB
+from python_setting import COLS, DIM, HEADS, LAYERS, MAX_NGRAM, ROOT, VOCAB
 from engram_client import _abi, _library, errors
 
 

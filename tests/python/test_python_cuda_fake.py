@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CUDA part without a GPU: libengram_cuda on the fake device of tests/cuda,
 whose memory is the host's, reached by __cuda_array_interface__ as any library
-other than torch would.  test_gpu.py does it with torch on a GPU.
+other than torch would.  test_python_gpu.py does it with torch on a GPU.
 
 In processes of their own, since a process has one libengram_cuda.
 """
@@ -13,7 +13,7 @@ import sys
 import pytest
 
 import engramd
-from conftest import BUILD, ROOT, SHAPE, start
+from python_setting import BUILD, ROOT, SHAPE, start
 
 FAKE = BUILD / "tests" / "fake_cuda"
 

@@ -14,7 +14,7 @@ import pytest
 import engram_client
 import engramd
 import sparse_checkpoint
-from conftest import LAYERS, ROOT, start
+from python_setting import LAYERS, ROOT, start
 from engram_client import Client, errors, progress
 
 HELLO = {"jsonrpc": "2.0", "method": "hello", "params": {

@@ -13,7 +13,7 @@ import pytest
 import engram_client
 import engramd
 import rows_of
-from conftest import COLS, DIM, LAYERS, ROOT, SHAPE, start
+from python_setting import COLS, DIM, LAYERS, ROOT, SHAPE, start
 from engram_client import AsyncClient, Client, errors
 
 FIRST = np.arange(COLS, dtype=np.int32)[None]  # row numbers, one token

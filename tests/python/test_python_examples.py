@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import engram_client
-from conftest import BUILD, DIM, ROOT
+from python_setting import BUILD, DIM, ROOT
 
 PYTHON = ROOT / "clients" / "python"
 EXAMPLE = PYTHON / "examples" / "plot_rates.py"
