@@ -120,10 +120,12 @@ def test_streams(gpu, table, tokens, given):
     ids = table.hash(tokens)
     late = torch.full_like(ids, -1).to(CUDA)
     right = ids.to(CUDA)
+    gpu.lookup(right, 3)  # kernels are loaded when they are first used
+    torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(200_000_000)
+        torch.cuda._sleep(2_000_000_000)  # a second
         late.copy_(right)
         rows = None if given else gpu.lookup(late, 3)
     if given:
@@ -182,12 +184,12 @@ def test_attach_while_another_stream_is_captured(gpu, client, tokens):
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        with client.attach("demo", device=CUDA):
-            pass
+        other = client.attach("demo", device=CUDA)
         rows = gpu.lookup(gpu.hash(ids), 3)
     graph.replay()
+    assert torch.equal(rows, other.lookup(other.hash(ids), 3))
     torch.cuda.synchronize()
-    assert rows.any()
+    other.detach()
 
 
 def layer_of(table, weight, q, k):
