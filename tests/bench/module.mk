@@ -23,12 +23,13 @@ ALL += $(ATTACH_PROBE)
 CHECK_DEPS += $(ATTACH_PROBE_FAKE)
 endif
 
-MEMORY_PROBE := $B/tests/memory_probe
-$(MEMORY_PROBE): $B/obj/tests/bench/memory_probe.o $$(TEST_LIBS)
+BENCH_PROBES := $B/tests/memory_probe $B/tests/load_probe
+$(BENCH_PROBES): $B/tests/%: $B/obj/tests/bench/%.o $$(TEST_LIBS)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(SIDECAR_LDLIBS)
-CHECK_DEPS += $(MEMORY_PROBE)
+ALL += $(BENCH_PROBES)
+CHECK_DEPS += $(BENCH_PROBES)
 
 ifeq ($(SANITIZE)$(COVERAGE),)
 CHECK_PYTEST += tests/bench

@@ -11,6 +11,7 @@ import pathlib
 import sys
 
 import attach_tables
+import load_plots
 import process_tables
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -138,7 +139,12 @@ def python_tables(result):
     return markdown(("call", "Python, us", "C, us", "overhead, us"), rows)
 
 
-TABLES = {"attach": lambda result: attach_tables.tables(result, markdown),
+def load_tables(result):
+    return load_plots.tables(result, markdown)
+
+
+TABLES = {"load": load_tables,
+          "attach": lambda result: attach_tables.tables(result, markdown),
           "processes": lambda result: process_tables.tables(result, markdown),
           "python": python_tables,
           "restart": restart_tables,
@@ -236,7 +242,13 @@ def plot_model(result, path):
     save(drawing, path)
 
 
-PLOTS = {"lookup": plot_lookup, "model": plot_model,
+def plot_load(result, path):
+    drawing, axes = figure(2)
+    load_plots.draw(result, *axes)
+    save(drawing, path)
+
+
+PLOTS = {"load": plot_load, "lookup": plot_lookup, "model": plot_model,
          "processes": lambda result, path: process_tables.plot(
              result, figure, save, path)}
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engramd whose /dev/shm is its own, on pages of one size: a tmpfs in a
 mount namespace.  Clients get descriptors, and need not see it."""
+import itertools
 import json
 import os
 import pathlib
@@ -20,6 +21,9 @@ mount -t tmpfs -o "$3" engram-bench /dev/shm
 shift 3
 exec "$@"
 """
+
+
+_serial = itertools.count()
 
 
 class CannotMount(Exception):
@@ -47,7 +51,8 @@ class Sidecar:
         /dev/shm is used as it is."""
         if huge == "never":
             more["memory"] = {**more.get("memory", {}), "huge_pages": "off"}
-        self.instance = f"bench-{os.getpid()}-{huge or 'shm'}"
+        self.instance = (f"bench-{os.getpid()}-{next(_serial)}-"
+                         f"{huge or 'shm'}")
         self.socket = work / f"{self.instance}.sock"
         point = work / "checkpoint"
         point.mkdir(exist_ok=True)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast a drive gives files to whoever only wants to read them: fio where it
+is installed, dd with O_DIRECT otherwise, with several settings of each."""
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+MIB = 1 << 20
+# Readers at once, and for fio what each has in flight.
+FIO = [(1, 32, "1M"), (4, 16, "1M"), (8, 8, "1M"), (4, 8, "4M")]
+DD = [(1, "4M"), (4, "4M"), (8, "4M"), (16, "1M")]
+
+
+def size(files):
+    return sum(pathlib.Path(x).stat().st_size for x in files)
+
+
+def drop(files):
+    """Out of the page cache, if they are there."""
+    for name in files:
+        subprocess.run(["dd", f"of={name}", "oflag=nocache", "conv=notrunc",
+                        "count=0", "status=none"], check=True)
+
+
+def run_fio(files, jobs, depth, block):
+    """Bytes a second."""
+    share = min(pathlib.Path(x).stat().st_size for x in files) // jobs
+    share -= share % (4 * MIB)
+    done = subprocess.run(
+        ["fio", "--name=read", f"--filename={':'.join(map(str, files))}",
+         "--readonly", "--rw=read", f"--bs={block}", f"--iodepth={depth}",
+         f"--numjobs={jobs}", "--direct=1", "--ioengine=io_uring",
+         "--file_service_type=sequential", f"--offset_increment={share}",
+         f"--io_size={share * len(files)}", "--group_reporting",
+         "--output-format=json"],
+        capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)["jobs"][0]["read"]["bw_bytes"]
+
+
+def ranges(files, readers, block):
+    """(file, first block, blocks): the files in equal parts."""
+    parts = []
+    for name in files:
+        blocks = pathlib.Path(name).stat().st_size // block
+        for i in range(readers):
+            begin, end = blocks * i // readers, blocks * (i + 1) // readers
+            parts.append((i, name, begin, end - begin))
+    return parts
+
+
+def run_dd(files, readers, block):
+    """Bytes a second.  Each reader reads its part of each file."""
+    unit = int(block[:-1]) * MIB
+    commands = {i: [] for i in range(readers)}
+    for i, name, begin, count in ranges(files, readers, unit):
+        commands[i].append(f"dd if='{name}' of=/dev/null bs={block} "
+                           f"skip={begin} count={count} iflag=direct "
+                           "status=none")
+    began = time.monotonic()
+    running = [subprocess.Popen(["sh", "-ec", "\n".join(x)])
+               for x in commands.values()]
+    if any([process.wait() for process in running]):
+        sys.exit("drive.py: dd failed: are there direct reads here?")
+    seconds = time.monotonic() - began
+    return sum(count for *_, count in ranges(files, readers, unit)) * unit \
+        / seconds
+
+
+class Drive:
+    """What reads these files fastest, once all settings were tried."""
+
+    def __init__(self, files):
+        self.files = [str(x) for x in files]
+        self.tool = "fio" if shutil.which("fio") else "dd"
+        self.settings = FIO if self.tool == "fio" else DD
+        self.tried = []
+
+    def read(self, setting):
+        run = run_fio if self.tool == "fio" else run_dd
+        return run(self.files, *setting)
+
+    def find(self):
+        """Keep the fastest setting; its rate."""
+        self.tried = [(self.read(x), x) for x in self.settings]
+        self.settings = [max(self.tried)[1]]
+        return max(self.tried)[0]
+
+    def limit(self):
+        return self.read(self.settings[0]) if self.tried else self.find()

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench_load.py from end to end on tables of a few MiB: what it measures is
+real, only its figures mean nothing."""
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import drive
+import load_plots
+import plot
+
+HERE = pathlib.Path(__file__).resolve().parent
+WAYS = {"preadv", "mmap", "mmap_threads", "preadv_full", "mmap_full",
+        "engramd", "engramd_checked"}
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("load")
+    out = directory / "load.json"
+    done = subprocess.run(
+        [sys.executable, HERE / "bench_load.py", "--quick", "--gib", "0.02",
+         "--threads", "1", "2", "--dir", directory, "--out", out],
+        capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Checkpoints are gone again.
+    assert [p.name for p in directory.iterdir()] == ["load.json"]
+    return json.loads(out.read_text())
+
+
+def test_all_ways_get_all_bytes(result):
+    ways = result["drive"]["ways"]
+    assert WAYS <= ways.keys()
+    assert ways.keys() | result["drive"]["skipped"].keys() \
+        == WAYS | {"safetensors"}
+    assert all(one["median"] > 0 and one["of_limit"] > 0
+               for one in ways.values())
+
+
+def test_engramd_did_all_of_it(result):
+    for loader in (result["drive"]["loader"], result["curve"][0]["loader"],
+                   result["ramdisk"]["engramd"][0]["loader"]):
+        assert loader["engine"] in ("io_uring", "preadv")
+        assert isinstance(loader["locked"], bool)
+        assert 0 <= loader["huge"] <= 1
+    assert [x["threads"] for x in result["ramdisk"]["engramd"]] == [1, 2]
+
+
+def test_pages_are_of_the_size_asked_for(result):
+    assert [(x["pages"], x["threads"]) for x in result["pages"]["runs"]] == [
+        (pages, threads) for threads in (1, 2)
+        for pages in ("small", "huge")]
+    assert all(x["huge"] == 0 for x in result["pages"]["runs"]
+               if x["pages"] == "small")
+
+
+def test_tables_of_results(result):
+    text = load_plots.tables(result, plot.markdown)
+    for name in WAYS:
+        assert f"| {load_plots.LABELS[name]} |" in text
+    assert all(line.endswith("|") for line in text.splitlines()
+               if line.startswith("|"))
+
+
+def test_svg(result, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    plot.PLOTS["load"](result, tmp_path / "load.svg")
+    assert (tmp_path / "load.svg").read_text().rstrip().endswith("</svg>")
+
+
+@pytest.mark.parametrize("readers", [1, 3, 8])
+def test_readers_share_the_files(tmp_path, readers):
+    """Each block is read once."""
+    files = []
+    for name, size in ("a", 10 << 20), ("b", (3 << 20) + 5):
+        (tmp_path / name).write_bytes(bytes(size))
+        files.append(tmp_path / name)
+    blocks = [(name, at) for _, name, begin, count in
+              drive.ranges(files, readers, 1 << 20)
+              for at in range(begin, begin + count)]
+    assert sorted(blocks) == [(name, at) for name, count in
+                              zip(files, (10, 3)) for at in range(count)]
+
+
+def test_dd_where_there_is_no_fio(tmp_path, monkeypatch):
+    monkeypatch.setattr(drive.shutil, "which", lambda name: None)
+    (tmp_path / "file").write_bytes(bytes(20 << 20))
+    found = drive.Drive([tmp_path / "file"])
+    assert found.tool == "dd"
+    try:
+        rate = found.limit()
+    except SystemExit:
+        pytest.skip("the temporary directory has no direct reads")
+    assert rate == max(x for x, _ in found.tried) > 0
+    assert len(found.settings) == 1
+    assert found.limit() > 0
