@@ -101,7 +101,6 @@ struct engram_ring_header { /* 4096 bytes with what follows */
 	uint32_t reserved3[15];
 	struct engram_ring_counts counts;
 	struct engram_ring_choice choices[ENGRAM_RING_CHOICES];
-	uint32_t own; /* the client's, of no meaning to engramd */
 };
 
 /* A word of a post, and an id: stored whole. */

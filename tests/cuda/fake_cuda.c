@@ -393,16 +393,13 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 	return end(begin(1));
 }
 
-/* As a stream does: it waits for ever.  But for a word that whoever enqueues
- * changes afterwards: work that is done at once can not be held back. */
+/* As a stream does: it waits for ever. */
 static CUresult wait_value(CUstream stream, CUdeviceptr address,
 			   cuuint32_t value, unsigned int flags)
 {
 	const uint32_t *at = (const uint32_t *)address;
 
 	(void)stream;
-	if (flags == CU_STREAM_WAIT_VALUE_EQ)
-		return CUDA_SUCCESS;
 	assert(flags == CU_STREAM_WAIT_VALUE_AND);
 	while (!(__atomic_load_n(at, __ATOMIC_ACQUIRE) & value))
 		sched_yield();

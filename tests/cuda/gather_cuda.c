@@ -227,7 +227,7 @@ static int held(void)
 /* A handle is made whole, or nothing is left of it. */
 static void faults(void)
 {
-	struct engram_cuda_gather_params params = {.max_rows = 1024};
+	struct engram_cuda_gather_params params = {.max_rows = 24};
 	engram_cuda_gather *other = NULL;
 	int before = held(), at = 0, last = 0;
 
