@@ -5,8 +5,6 @@
 #include "checkpoint_faults.h"
 #include "checkpoint_files.h"
 
-#define CONFIG_NAME "config.json"
-
 static enum engram_status check_block(const struct checkpoint *c,
 				      struct engram_error *err)
 {
@@ -34,13 +32,13 @@ static enum engram_status check_rows(struct checkpoint *c,
 		if (!m->num_embeddings[l] || derived == m->num_embeddings[l])
 			continue;
 		engram_error_set(err, ENGRAM_EGEOMETRY,
-				 "%s/" CONFIG_NAME ": layer %" PRId32
+				 "%s/" CHECKPOINT_CONFIG ": layer %" PRId32
 				 ": engram_num_embeddings is %" PRId64
 				 ", but the primes from engram_vocab_size "
 				 "%" PRIu32 " add up to %" PRId64,
 				 c->dir, m->layer_ids[l], m->num_embeddings[l],
 				 m->engram_vocab_size, derived);
-		engram_error_path(err, "%s/" CONFIG_NAME, c->dir);
+		engram_error_path(err, "%s/" CHECKPOINT_CONFIG, c->dir);
 		engram_error_figures(err, (uint64_t)derived,
 				     (uint64_t)m->num_embeddings[l]);
 		engram_error_fix(err, "download config.json again; it does "
@@ -76,8 +74,8 @@ static enum engram_status derive(struct checkpoint *c,
 		return status;
 	}
 	if (status) {
-		engram_error_context(err, "%s/" CONFIG_NAME, c->dir);
-		engram_error_path(err, "%s/" CONFIG_NAME, c->dir);
+		engram_error_context(err, "%s/" CHECKPOINT_CONFIG, c->dir);
+		engram_error_path(err, "%s/" CHECKPOINT_CONFIG, c->dir);
 		return status;
 	}
 	return check_rows(c, m, err);
@@ -113,7 +111,7 @@ enum engram_status checkpoint_read_config(struct checkpoint *c,
 	uint32_t file;
 
 	model_config_of_format(f, m);
-	status = checkpoint_add_file(c, CONFIG_NAME, &file, err);
+	status = checkpoint_add_file(c, CHECKPOINT_CONFIG, &file, err);
 	if (!status) {
 		status = model_config_read(c->files[file].path, !by_format, m,
 					   &hash, err);

@@ -6,6 +6,8 @@
 #include "checkpoint.h"
 #include "model_config.h"
 
+#define CHECKPOINT_CONFIG "config.json"
+
 /* Files that every layer's geometry comes from. */
 struct checkpoint_common {
 	uint32_t files[3];

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +10,6 @@
 #include "identity.h"
 #include "json.h"
 
-#define INDEX_NAME	"model.safetensors.index.json"
 #define INDEX_BYTES_MAX (256u << 20)
 #define SHARDS_MAX	65536u
 
@@ -133,14 +131,15 @@ static enum engram_status take_index(struct checkpoint *c,
 	if (status)
 		return status;
 	json_incref(out->weight_map);
-	status = checkpoint_add_file(c, INDEX_NAME, &out->index_file, err);
+	status =
+		checkpoint_add_file(c, CHECKPOINT_INDEX, &out->index_file, err);
 	if (!status)
 		c->files[out->index_file].identity.header_hash =
 			XXH3_64bits(src->text, src->len);
 	return status;
 }
 
-static int is_safetensors(const struct dirent *entry)
+int checkpoint_is_safetensors(const struct dirent *entry)
 {
 	static const char ending[] = ".safetensors";
 	const size_t len = strlen(entry->d_name);
@@ -155,7 +154,8 @@ static enum engram_status scan(struct checkpoint *c,
 			       struct engram_error *err)
 {
 	struct dirent **entries = NULL;
-	const int n = scandir(c->dir, &entries, is_safetensors, alphasort);
+	const int n =
+		scandir(c->dir, &entries, checkpoint_is_safetensors, alphasort);
 	enum engram_status status = ENGRAM_OK;
 	struct checkpoint_shard *shard;
 
@@ -163,7 +163,7 @@ static enum engram_status scan(struct checkpoint *c,
 		return engram_error_sys(err, errno, "list %s", c->dir);
 	if (!n) {
 		status = engram_error_set(err, ENGRAM_ECHECKPOINT,
-					  "%s: neither " INDEX_NAME
+					  "%s: neither " CHECKPOINT_INDEX
 					  " nor any .safetensors file",
 					  c->dir);
 		engram_error_path(err, "%s", c->dir);
@@ -191,7 +191,7 @@ enum engram_status checkpoint_shards_open(struct checkpoint *c,
 	char *path;
 
 	memset(out, 0, sizeof(*out));
-	if (asprintf(&path, "%s/" INDEX_NAME, c->dir) < 0)
+	if (asprintf(&path, "%s/" CHECKPOINT_INDEX, c->dir) < 0)
 		return no_memory(err);
 	status = json_source_read(&src, path, INDEX_BYTES_MAX,
 				  ENGRAM_ECHECKPOINT, err);
@@ -259,7 +259,7 @@ static enum engram_status find_by_index(
 	if (*tensor)
 		return ENGRAM_OK;
 	engram_error_set(err, ENGRAM_ECHECKPOINT,
-			 "%s: has no tensor \"%s\", although " INDEX_NAME
+			 "%s: has no tensor \"%s\", although " CHECKPOINT_INDEX
 			 " says so",
 			 c->files[shard->file].path, name);
 	engram_error_path(err, "%s", c->files[shard->file].path);
@@ -285,7 +285,7 @@ enum engram_status checkpoint_shards_find(
 			return engram_error_set(
 				err, ENGRAM_ECHECKPOINT,
 				"%s: tensor \"%s\" is in %s too, and there is "
-				"no " INDEX_NAME,
+				"no " CHECKPOINT_INDEX,
 				c->files[s->shards[i].file].path, name,
 				c->files[*file].name);
 		*tensor = found;

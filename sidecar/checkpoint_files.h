@@ -3,10 +3,16 @@
 #ifndef ENGRAMD_CHECKPOINT_FILES_H
 #define ENGRAMD_CHECKPOINT_FILES_H
 
+#include <dirent.h>
 #include <jansson.h>
 
 #include "checkpoint.h"
 #include "safetensors.h"
+
+#define CHECKPOINT_INDEX "model.safetensors.index.json"
+
+/* For scandir(): without an index these are the weights. */
+int checkpoint_is_safetensors(const struct dirent *entry);
 
 struct checkpoint_shard {
 	char *name;    /* relative to the directory */

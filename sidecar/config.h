@@ -57,6 +57,7 @@ struct config_table {
 	char *token_map; /* file, or NULL */
 	struct table_format format;
 	struct config_reload reload;
+	uint32_t watch_seconds; /* reload when it changed that long ago; or 0 */
 };
 
 struct config {

@@ -7,6 +7,7 @@
 
 #define PATTERN_BYTES_MAX  255
 #define DRAIN_SECONDS_DFLT 60
+#define WATCH_SECONDS_DFLT 5
 #define SECONDS_MAX	   1000000
 
 static const char *const layout_names[] = {"packed", "split", NULL};
@@ -143,6 +144,17 @@ static void read_reload(struct json_view *top, struct config_reload *out)
 	config_section_end(top, &v);
 }
 
+static void read_watch(struct json_view *top, uint32_t *seconds)
+{
+	struct json_view v;
+
+	if (!config_section_begin(top, &v, "watch"))
+		return;
+	*seconds = (uint32_t)json_view_int(&v, "debounce_seconds", 1,
+					   SECONDS_MAX, WATCH_SECONDS_DFLT);
+	config_section_end(top, &v);
+}
+
 /* What must not stand beside each other. */
 static void check_token_map(struct json_view *v, const struct config_table *t)
 {
@@ -177,6 +189,7 @@ enum engram_status config_parse_table(json_t *value, const char *path,
 	config_read_hash(&v, &out->format);
 	check_token_map(&v, out);
 	read_reload(&v, &out->reload);
+	read_watch(&v, &out->watch_seconds);
 	status = json_view_end(&v);
 	if (status)
 		config_table_free(out);

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "clock.h"
 #include "futex.h"
 #include "log.h"
+#include "thread.h"
 
 #define THREADS_DEFAULT_MAX 8u
 
@@ -52,19 +52,6 @@ static void set_place(const struct gather_worker *w)
 			 LOG_S("error", strerror(r)));
 }
 
-/* Signals are the loop's. */
-static int start_thread(struct gather_worker *w)
-{
-	sigset_t all, before;
-	int r;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	r = pthread_create(&w->thread, NULL, gather_worker_main, w);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return r;
-}
-
 enum engram_status gather_pool_start(struct gather_pool *pool,
 				     const struct gather_options *options,
 				     struct engram_error *err)
@@ -84,7 +71,7 @@ enum engram_status gather_pool_start(struct gather_pool *pool,
 
 		w->pool = pool;
 		w->index = i;
-		r = start_thread(w);
+		r = thread_start(&w->thread, gather_worker_main, w);
 		if (r)
 			break;
 		set_place(w);

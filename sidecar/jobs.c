@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "clock.h"
 #include "jobs.h"
+#include "thread.h"
 
 const char *job_kind_name(enum job_kind kind)
 {
@@ -117,16 +117,11 @@ enum engram_status job_start(struct job *job,
 			     void (*finish)(struct job *, enum engram_status),
 			     struct engram_error *err)
 {
-	sigset_t all, before;
 	int rc;
 
 	job->run = run;
 	job->finish = finish;
-	/* Signals are the loop's. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&job->thread, NULL, thread_main, job);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	rc = thread_start(&job->thread, thread_main, job);
 	if (rc)
 		return engram_error_sys(err, rc, "a thread for the %s job",
 					job_kind_name(job->kind));

@@ -386,6 +386,8 @@ enum engram_status load_build(struct load *load, struct job *job,
 	struct memory_need need;
 	uint32_t i, n = 0;
 
+	watch_look(options.dir, table_needs_config(&load->spec->config),
+		   &load->found);
 	status = numa_resolve("", &load->backing, err);
 	if (!status)
 		status = checkpoint_open(&options, &checkpoint, err);

@@ -11,6 +11,7 @@
 #include "jobs.h"
 #include "memory.h"
 #include "spec.h"
+#include "watch.h"
 
 /* What a load needs to know; owned by the loop, lent to the thread. */
 struct load {
@@ -29,8 +30,9 @@ struct load {
 	bool fit;	/* it is lent: the new one has to fit its clients */
 	bool look_only; /* up to where the old one has to go first */
 
-	struct generation *gen; /* the result, on ENGRAM_OK */
-	bool unchanged;		/* or this: there is nothing to do */
+	struct watch_identity found; /* before anything was read */
+	struct generation *gen;	     /* the result, on ENGRAM_OK */
+	bool unchanged;		     /* or this: there is nothing to do */
 };
 
 /* All layers are published or none.  Progress is over all layers: they are

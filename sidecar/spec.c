@@ -76,3 +76,8 @@ struct checkpoint_options table_checkpoint_options(
 		.format = &table->format,
 	};
 }
+
+bool table_needs_config(const struct config_table *table)
+{
+	return !table->format.num_layers;
+}

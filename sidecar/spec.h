@@ -28,4 +28,7 @@ bool table_spec_differs(const struct table_spec *a, const struct table_spec *b);
 struct checkpoint_options table_checkpoint_options(
 	const struct config_table *table);
 
+/* Does its checkpoint have to have a config.json? */
+bool table_needs_config(const struct config_table *table);
+
 #endif

@@ -142,6 +142,7 @@ void table_publish(struct table *table, struct generation *gen)
 	if (!table->configured && gen->spec != table->spec) {
 		table_spec_put(table->spec);
 		table->spec = table_spec_get(gen->spec);
+		table_watch_follow(table);
 	}
 	table->failed = false;
 	if (gen->number > table->last_generation)

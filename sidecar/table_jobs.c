@@ -118,6 +118,7 @@ static void finish_load(struct job *job, enum engram_status status)
 
 	table->building = NULL;
 	table->job = NULL;
+	table_watch_tried(table, load);
 	engram_control_store64(&table->slot->bytes_done,
 			       atomic_load(&job->progress.bytes_done));
 	if (!status) {

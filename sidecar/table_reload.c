@@ -18,6 +18,7 @@ static void drop_load(struct table *table)
 	struct load *load = table->building;
 
 	table->building = NULL;
+	table_watch_tried(table, load);
 	table_spec_put(load->spec);
 	if (load->current)
 		generation_put(load->current);

@@ -33,6 +33,7 @@ static void remove_table(struct table *table)
 {
 	struct engram_control_table *slot = table->slot;
 
+	table_watch_end(table);
 	TAILQ_REMOVE(&table->tables->list, table, entry);
 	engram_control_publish(slot, 0, no_content);
 	engram_control_order_stores();
@@ -49,6 +50,8 @@ void tables_free(struct tables *tables)
 		next = TAILQ_NEXT(table, entry);
 		remove_table(table);
 	}
+	watch_stop(tables->watch);
+	tables->watch = NULL;
 	memory_ledger_free(&tables->ledger);
 }
 
@@ -100,6 +103,7 @@ static enum engram_status add_table(struct tables *tables,
 	engram_control_clear(slot);
 	memcpy(slot->name, table->name, sizeof(slot->name));
 	TAILQ_INSERT_TAIL(&tables->list, table, entry);
+	table_watch_follow(table);
 	*out = table;
 	return ENGRAM_OK;
 }
@@ -173,6 +177,7 @@ void tables_tick(struct tables *tables)
 		struct job *job;
 
 		next = TAILQ_NEXT(table, entry);
+		table_watch_tick(table);
 		table_generations_tick(table);
 		table_reload_tick(table);
 		job = table->job;
@@ -211,6 +216,7 @@ static void retire(struct table *table)
 	table->configured = false;
 	table->retiring = true;
 	table->load_next = false;
+	table_watch_end(table);
 	if (table->job) /* its end goes on with the retiring */
 		tables_cancel(table->tables, table->job);
 	else if (table_unload(table, &job, &err))
@@ -238,6 +244,7 @@ static void reconfigure(struct table *table, struct table_spec *spec)
 		tables_cancel(table->tables, table->job);
 	table->retiring = false;
 	table->changed = true;
+	table_watch_follow(table);
 	if (load && table->job)
 		table->load_next = true;
 	else if (load)

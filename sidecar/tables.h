@@ -24,6 +24,7 @@
 #include "load.h"
 #include "memory.h"
 #include "spec.h"
+#include "watch.h"
 
 struct tables;
 
@@ -55,6 +56,10 @@ struct table {
 	unsigned int leases;
 	unsigned int writable_leases; /* of these */
 	bool changed;		      /* for events, see events.c */
+	/* table_watch.c */
+	uint64_t watch; /* of tables->watch, 0: its checkpoint is not watched */
+	struct watch_identity watch_seen, watch_tried;
+	bool watch_due; /* what was seen is to be loaded */
 	struct engram_control_table *slot;
 };
 
@@ -86,6 +91,7 @@ struct tables {
 	struct loader_options loader;
 	bool stopping;
 	struct tables_hooks hooks;
+	struct watch *watch; /* NULL until a table's checkpoint is watched */
 };
 
 enum engram_status tables_init(struct tables *tables, struct jobs *jobs,
@@ -195,6 +201,16 @@ void table_reload_step(struct table *table);
 /* One that waits gives up: canceled, or too late. */
 void table_reload_undo(struct table *table, enum engram_status status);
 void table_reload_tick(struct table *table);
+
+/* table_watch.c */
+/* Watch the checkpoint that `spec` names, if it says so, and no other. */
+void table_watch_follow(struct table *table);
+void table_watch_end(struct table *table);
+/* What a job has found in the checkpoint has been tried. */
+void table_watch_tried(struct table *table, const struct load *load);
+/* Reload if that is due and nothing stands against it. */
+void table_watch_step(struct table *table);
+void table_watch_tick(struct table *table);
 
 /* table_generations.c */
 /* From here on `gen` is lent, and what was before is superseded. */

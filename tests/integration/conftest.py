@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import shutil
+
 import pytest
 
 import engramd
@@ -16,6 +18,21 @@ def checkpoint(tmp_path_factory):
 def big_checkpoint(tmp_path_factory):
     """Large enough that a load can be caught while it runs."""
     return engramd.synth(tmp_path_factory.mktemp("checkpoint") / "big", *BIG)
+
+
+@pytest.fixture(scope="session")
+def seeds(tmp_path_factory):
+    """Two checkpoints that differ in their rows alone."""
+    root = tmp_path_factory.mktemp("seeds")
+    return [engramd.synth(root / str(seed), *SMALL, "--seed", str(seed))
+            for seed in (0, 1)]
+
+
+@pytest.fixture
+def model(tmp_path, seeds):
+    """A checkpoint directory whose contents may be replaced."""
+    shutil.copytree(seeds[0], tmp_path / "model")
+    return tmp_path / "model"
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -47,6 +48,14 @@ def synth(directory, *options):
     subprocess.run([SYNTH, *options, directory], check=True,
                    stdout=subprocess.DEVNULL, timeout=DEADLINE)
     return directory
+
+
+def replace(model, by):
+    """As a download does: each file by a rename, weights first, index last."""
+    for file in sorted(by.iterdir(),
+                       key=lambda file: (file.suffix == ".json", file.name)):
+        shutil.copy2(file, model / ".new")
+        (model / ".new").rename(model / file.name)
 
 
 def proc_status(pid, key):

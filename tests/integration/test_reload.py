@@ -1,40 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replacing a table while it is lent."""
-import shutil
 import struct
 
 import pytest
 
 import engramd
-from engramd import SHAPE, SMALL, RpcError, until
+from engramd import SHAPE, SMALL, RpcError, replace, until
 
 
 def refused(client, method, **params):
     with pytest.raises(RpcError) as caught:
         client.call(method, **params)
     return caught.value
-
-
-@pytest.fixture(scope="session")
-def seeds(tmp_path_factory):
-    """Two checkpoints that differ in their rows alone."""
-    root = tmp_path_factory.mktemp("seeds")
-    return [engramd.synth(root / str(seed), *SMALL, "--seed", str(seed))
-            for seed in (0, 1)]
-
-
-@pytest.fixture
-def model(tmp_path, seeds):
-    """A checkpoint directory whose contents may be replaced."""
-    shutil.copytree(seeds[0], tmp_path / "model")
-    return tmp_path / "model"
-
-
-def replace(model, by):
-    """As a download does: each file by a rename."""
-    for file in sorted(by.iterdir()):
-        shutil.copy2(file, model / ".new")
-        (model / ".new").rename(model / file.name)
 
 
 def demo(checkpoint, **reload):
