@@ -18,6 +18,7 @@
 
 #include "backing.h"
 #include "failpoint.h"
+#include "keeper.h"
 #include "lock.h"
 #include "engram_control.h"
 
@@ -57,6 +58,8 @@ struct engram_control_owner {
 	int fd;
 	int named;
 	char path[SEGMENT_PATH_MAX];
+	struct engram_keeper *keeper; /* of a memfd */
+	char name[256];		      /* by which it is kept */
 	struct engram_control_page *page;
 	uint64_t map_bytes;
 };
@@ -330,24 +333,52 @@ static void write_page(struct engram_control_page *p, const char *instance,
 	engram_control_store64(&p->boot_epoch, epoch);
 }
 
+static int is_writable(int fd)
+{
+	const int flags = fcntl(fd, F_GETFL);
+
+	return flags >= 0 && (flags & O_ACCMODE) == O_RDWR;
+}
+
+/* The page that a former owner had kept, if it can be used; else a new one.
+ * There is no lock: nobody but who was given it can have it. */
+static enum engram_status open_memfd(struct engram_control_owner *o,
+				     const struct engram_backing *backing,
+				     struct engram_error *err)
+{
+	/* A small page is enough. */
+	const struct engram_backing small = {.kind = ENGRAM_BACKING_MEMFD};
+	int fit;
+
+	o->keeper = backing->keeper;
+	o->fd = keeper_open(o->keeper, o->name);
+	if (o->fd < 0 && errno != ENOENT)
+		return page_failed(errno, "open", o->name, err);
+	if (o->fd < 0)
+		return backing_create(&small, o->name, &o->fd, err);
+	fit = is_writable(o->fd) ? reusable(o->fd, o->map_bytes) : 0;
+	if (fit > 0)
+		return ENGRAM_OK;
+	if (fit < 0)
+		return page_failed(errno, "read", o->name, err);
+	backing_close(o->fd);
+	o->fd = -1;
+	keeper_forget(o->keeper, o->name);
+	return backing_create(&small, o->name, &o->fd, err);
+}
+
 static enum engram_status open_owner(struct engram_control_owner *o,
 				     const struct engram_backing *backing,
 				     const char *instance,
 				     struct engram_error *err)
 {
 	enum engram_status status;
-	char name[256];
 	uint64_t page;
 
-	control_page_name(name, instance);
-	if (backing->kind == ENGRAM_BACKING_MEMFD) {
-		/* A small page is enough. */
-		const struct engram_backing small = {
-			.kind = ENGRAM_BACKING_MEMFD};
-
-		return backing_create(&small, name, &o->fd, err);
-	}
-	status = backing_path(o->path, backing, name, err);
+	control_page_name(o->name, instance);
+	if (backing->kind == ENGRAM_BACKING_MEMFD)
+		return open_memfd(o, backing, err);
+	status = backing_path(o->path, backing, o->name, err);
 	if (status)
 		return status;
 	o->named = 1;
@@ -412,6 +443,8 @@ enum engram_status engram_control_own(const struct engram_backing *backing,
 	}
 	write_page(o->page, instance, epoch);
 	FAILPOINT(own_written);
+	if (o->keeper && !engram_keeper_has(o->keeper, o->name))
+		keeper_keep(o->keeper, o->name, o->fd);
 	*out = o;
 	return ENGRAM_OK;
 fail:
@@ -448,6 +481,8 @@ void engram_control_disown(struct engram_control_owner *owner, int remove)
 	/* Unlinked under the lock, so that it is no successor's page. */
 	if (remove && owner->named)
 		unlink(owner->path);
+	else if (remove)
+		keeper_forget(owner->keeper, owner->name);
 	FAILPOINT(stop_unlinked);
 	munmap(owner->page, owner->map_bytes);
 	backing_close(owner->fd);

@@ -100,8 +100,9 @@ static inline void engram_control_add64(uint64_t *field, int64_t delta)
 /*
  * engramd: take the instance's name (flock; ENGRAM_EBUSY with the other's
  * pid if it is taken), create or take over the page in place, and write it
- * afresh with the new epoch.  With a memfd backing the page has no name and
- * no lock.  Closing releases the lock; `remove` unlinks the name first.
+ * afresh with the new epoch.  With a memfd backing the page has no lock, and
+ * no name but that under which backing->keeper has it.  Closing releases the
+ * lock; `remove` unlinks the name first.
  */
 struct engram_control_owner;
 enum engram_status engram_control_own(const struct engram_backing *backing,

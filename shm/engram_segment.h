@@ -23,6 +23,7 @@
 #include <sys/types.h>
 
 #include "engram_error.h"
+#include "engram_keeper.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -191,6 +192,9 @@ struct engram_backing {
 	uint64_t memfd_page; /* of hugetlb, for memfd; 0: ordinary memory */
 	enum engram_numa numa;
 	uint64_t nodes; /* bit n: node n.  BIND, INTERLEAVE, PREFER */
+	/* Where memfds have names that outlive this process, or NULL: what is
+	 * said below of names goes for them, too. */
+	struct engram_keeper *keeper;
 };
 
 /*

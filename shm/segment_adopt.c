@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Segments that a former owner of the instance has left. */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,27 @@ static enum engram_status check_owner(int fd, const char *name,
 			 (unsigned int)st.st_uid, (unsigned int)geteuid());
 	engram_error_fix(err, "run engramd as one user, or remove the file");
 	return ENGRAM_EPERM;
+}
+
+/* A directory has only what was published; a keeper has what it was given, and
+ * somebody could write to it, or cut it short under those who read it. */
+static enum engram_status check_seals(const struct engram_segment_writer *w,
+				      struct engram_error *err)
+{
+	int seals;
+
+	if (w->backing.kind != ENGRAM_BACKING_MEMFD)
+		return ENGRAM_OK;
+	seals = fcntl(w->fd, F_GET_SEALS);
+	if (seals < 0)
+		return engram_error_sys(err, errno, "seals of %s", w->name);
+	if ((seals & SEGMENT_SEALS) == SEGMENT_SEALS)
+		return ENGRAM_OK;
+	engram_error_set(err, ENGRAM_EDAMAGED,
+			 "%s: the memfd is not sealed against writing",
+			 w->name);
+	engram_error_fix(err, "nothing: it is loaded from the checkpoint");
+	return ENGRAM_EDAMAGED;
 }
 
 /* The checks of any reader; then the whole file is mapped. */
@@ -74,6 +96,8 @@ enum engram_status engram_segment_adopt(const struct engram_backing *backing,
 	status = engram_segment_open(backing, name, &w->fd, err);
 	if (!status)
 		status = check_owner(w->fd, name, err);
+	if (!status)
+		status = check_seals(w, err);
 	if (!status)
 		status = map_whole(w, err);
 	if (status) {

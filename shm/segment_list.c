@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "backing.h"
+#include "keeper.h"
 
 struct list {
 	struct engram_segment_entry *entries;
@@ -59,6 +60,26 @@ static enum engram_status read_names(DIR *dir, const char *instance,
 	return errno ? engram_error_sys(err, errno, "readdir") : ENGRAM_OK;
 }
 
+static enum engram_status list_kept(struct engram_keeper *keeper,
+				    const char *instance,
+				    struct engram_segment_entry **entries,
+				    size_t *count, struct engram_error *err)
+{
+	enum engram_status status;
+	size_t all, i, n = 0;
+
+	if (!keeper_list(keeper, entries, &all)) {
+		status = engram_error_sys(err, ENOMEM, "list memfds");
+		engram_error_fix(err, "free some memory");
+		return status;
+	}
+	for (i = 0; i < all; i++)
+		if (!instance || !strcmp(instance, (*entries)[i].instance))
+			(*entries)[n++] = (*entries)[i];
+	*count = n;
+	return ENGRAM_OK;
+}
+
 enum engram_status engram_segment_list(const struct engram_backing *backing,
 				       const char *instance,
 				       struct engram_segment_entry **entries,
@@ -71,7 +92,8 @@ enum engram_status engram_segment_list(const struct engram_backing *backing,
 	*entries = NULL;
 	*count = 0;
 	if (backing->kind == ENGRAM_BACKING_MEMFD)
-		return ENGRAM_OK;
+		return list_kept(backing->keeper, instance, entries, count,
+				 err);
 	dir = opendir(backing->dir);
 	if (!dir) {
 		status = engram_error_sys(err, errno, "open %s", backing->dir);
@@ -108,6 +130,10 @@ enum engram_status engram_segment_remove(const struct engram_backing *backing,
 				 "\"%s\" is not a name of engramd's", name);
 		engram_error_fix(err, "remove only what a listing shows");
 		return ENGRAM_EINVAL;
+	}
+	if (backing->kind == ENGRAM_BACKING_MEMFD && backing->keeper) {
+		keeper_forget(backing->keeper, name);
+		return ENGRAM_OK;
 	}
 	status = backing_path(path, backing, name, err);
 	if (status)

@@ -14,6 +14,7 @@
 
 #include "backing.h"
 #include "huge.h"
+#include "keeper.h"
 #include "segment_check.h"
 
 /* Read all of [0, bytes) unless the file ends first; bytes read, or -1. */
@@ -368,6 +369,15 @@ enum engram_status engram_segment_open(const struct engram_backing *backing,
 		engram_error_fix(err, "names are engramd.<instance>.<table>."
 				      "<layer>.g<generation>");
 		return ENGRAM_EINVAL;
+	}
+	if (backing->kind == ENGRAM_BACKING_MEMFD && backing->keeper) {
+		*fd = keeper_open(backing->keeper, name);
+		if (*fd >= 0)
+			return ENGRAM_OK;
+		status = engram_error_sys(err, errno, "memfd %s", name);
+		engram_error_fix(err, "ask the sidecar which generation is "
+				      "current");
+		return status;
 	}
 	status = backing_path(path, backing, name, err);
 	if (status)

@@ -14,6 +14,7 @@
 #include "backing.h"
 #include "failpoint.h"
 #include "huge.h"
+#include "keeper.h"
 #include "nodes.h"
 #include "segment_check.h"
 #include "segment_writer.h"
@@ -285,12 +286,10 @@ static void finish_header(struct engram_segment_writer *w)
 static enum engram_status seal(struct engram_segment_writer *w,
 			       struct engram_error *err)
 {
-	int seals =
-		F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 	enum engram_status status;
 
 	if (w->backing.kind != ENGRAM_BACKING_MEMFD ||
-	    !fcntl(w->fd, F_ADD_SEALS, seals))
+	    !fcntl(w->fd, F_ADD_SEALS, SEGMENT_SEALS))
 		return ENGRAM_OK;
 	status = engram_error_sys(err, errno, "seal the memfd");
 	engram_error_fix(err, "use Linux 5.1 or newer, or the shm backing");
@@ -343,8 +342,13 @@ enum engram_status engram_segment_publish(struct engram_segment_writer *w,
 		goto fail;
 	}
 	FAILPOINT(segment_ready);
-	if (w->backing.kind != ENGRAM_BACKING_MEMFD)
+	if (w->backing.kind != ENGRAM_BACKING_MEMFD) {
 		status = give_name(w, err);
+	} else {
+		/* It is as good without; only the next owner has it not. */
+		w->published = keeper_keep(w->backing.keeper, w->name, w->fd);
+		FAILPOINT(segment_linked);
+	}
 	if (!status)
 		status = FAILPOINT_STATUS(segment_published, err);
 	if (!status)
@@ -397,7 +401,9 @@ static void remove_name(const struct engram_backing *backing, const char *name)
 {
 	char path[SEGMENT_PATH_MAX];
 
-	if (!backing_path(path, backing, name, NULL))
+	if (backing->kind == ENGRAM_BACKING_MEMFD)
+		keeper_forget(backing->keeper, name);
+	else if (!backing_path(path, backing, name, NULL))
 		unlink(path);
 }
 

@@ -5,12 +5,16 @@
 
 #include "segment.h"
 
+/* Of a published memfd. */
+#define SEGMENT_SEALS \
+	(F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+
 struct engram_segment_writer {
 	struct engram_backing backing;
 	char name[256];	     /* published */
 	char temporary[256]; /* before that */
 	int created;	     /* the temporary name is ours */
-	int published;	     /* and so is the final one */
+	int published;	     /* and so is the final one, or it is kept */
 	int fd;
 	char *base;
 	uint64_t map_bytes;

@@ -229,11 +229,7 @@ RPC_METHOD_DECL(method_shutdown)
 	struct tables *tables = &call->server->tables;
 	bool keep = rpc_boolean(call, "keep");
 
-	if (keep && tables->backing.kind == ENGRAM_BACKING_MEMFD) {
-		engram_error_set(err, ENGRAM_EUNSUPPORTED,
-				 "keep: memory of memfd has no name to be "
-				 "found by");
-		engram_error_fix(err, "use the shm or the hugetlbfs backing");
+	if (keep && fd_store_check(&call->server->fd_store, err)) {
 		engram_error_path(err, "params.keep");
 		return ENGRAM_EUNSUPPORTED;
 	}

@@ -91,11 +91,8 @@ static void remove_segments(const struct server *server, bool all)
 	struct engram_error err;
 	size_t count = 0, i;
 
-	if (server->config->backing.kind == ENGRAM_BACKING_MEMFD)
-		return;
-	if (engram_segment_list(&server->config->backing,
-				server->config->instance, &entries, &count,
-				&err)) {
+	if (engram_segment_list(&server->backing, server->config->instance,
+				&entries, &count, &err)) {
 		log_failure(LOG_WARN, "segments can not be listed", &err);
 		return;
 	}
@@ -105,11 +102,17 @@ static void remove_segments(const struct server *server, bool all)
 			continue;
 		log_info("removing segment", LOG_S("name", entries[i].name),
 			 LOG_U("bytes", entries[i].bytes));
-		if (engram_segment_remove(&server->config->backing,
-					  entries[i].name, &err))
+		if (engram_segment_remove(&server->backing, entries[i].name,
+					  &err))
 			log_failure(LOG_WARN, "segment not removed", &err);
 	}
 	free(entries);
+}
+
+/* Who has mapped the page sees in it that the next engramd is there. */
+static bool leaves_page(const struct server *server)
+{
+	return server->started && server->tables.keep;
 }
 
 /* The names go; the kernel frees the memory. */
@@ -119,7 +122,7 @@ static void stop_at_once(struct server *server, const char *why)
 	listener_close(server->listener);
 	if (!server->tables.keep)
 		remove_segments(server, true);
-	engram_control_disown(server->control, 1);
+	engram_control_disown(server->control, !leaves_page(server));
 	_exit(1);
 }
 
@@ -240,10 +243,15 @@ static enum engram_status add_events(struct server *server,
 static enum engram_status own_instance(struct server *server,
 				       struct engram_error *err)
 {
-	const struct config *config = server->config;
+	struct config *config = server->config;
 	enum engram_status status;
 
-	status = engram_control_own(&config->backing, config->instance,
+	status = fd_store_open(&server->fd_store, config->instance,
+			       &config->backing, err);
+	if (status)
+		return status;
+	server->backing = config->backing;
+	status = engram_control_own(&server->backing, config->instance,
 				    &server->control, err);
 	if (status)
 		return status;
@@ -349,8 +357,9 @@ static void finish(struct server *server)
 			remove_segments(server, true);
 		if (server->control_fd >= 0)
 			close(server->control_fd);
-		engram_control_disown(server->control, 1);
+		engram_control_disown(server->control, !leaves_page(server));
 	}
+	fd_store_close(&server->fd_store);
 	config_free(server->config);
 }
 
@@ -382,6 +391,7 @@ int server_run(const char *config_file, struct config *config)
 			 LOG_S("instance", config->instance),
 			 LOG_S("socket", config->socket));
 		notify_ready();
+		server.started = true;
 	}
 	mask_signals(SIG_UNBLOCK);
 	if ((!code || server.stopping) && event_base_dispatch(server.base) < 0)

@@ -14,6 +14,7 @@
 #include "access.h"
 #include "config.h"
 #include "conn.h"
+#include "fd_store.h"
 #include "engram_control.h"
 #include "gather.h"
 #include "jobs.h"
@@ -47,6 +48,8 @@ struct server {
 	const char *config_file;
 	struct config *config;
 	struct event_base *base;
+	struct fd_store fd_store;
+	struct engram_backing backing; /* never changes */
 	struct engram_control_owner *control;
 	struct engram_control_page *page;
 	int control_fd; /* read-only, for clients */
@@ -61,7 +64,7 @@ struct server {
 	uint64_t next_client, next_lease;
 	struct job_wait_list waits;
 	struct event *signals[3], *tick, *stop_deadline;
-	bool stopping;
+	bool started, stopping;
 };
 
 /* Run until told to stop.  Takes over `config`.  Returns the exit code. */

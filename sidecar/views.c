@@ -371,6 +371,16 @@ static uint64_t table_bytes(const struct table *table)
 	return bytes;
 }
 
+static json_t *view_fd_store(const struct fd_store *store)
+{
+	if (!store->keeper || !store->there)
+		return json_null();
+	return json_pack("{s:I, s:o}", "descriptors",
+			 (json_int_t)engram_keeper_count(store->keeper), "max",
+			 store->max ? json_integer((json_int_t)store->max)
+				    : json_null());
+}
+
 static json_t *view_memory(const struct server *server)
 {
 	static const char *const kinds[] = {[ENGRAM_BACKING_SHM] = "shm",
@@ -386,11 +396,12 @@ static json_t *view_memory(const struct server *server)
 		engram_backing_room(backing, &room, NULL) == ENGRAM_OK;
 	TAILQ_FOREACH(table, &server->tables.list, entry)
 	bytes += table_bytes(table);
-	return json_pack("{s:s, s:s, s:o, s:I, s:I}", "backing",
+	return json_pack("{s:s, s:s, s:o, s:I, s:I, s:o}", "backing",
 			 kinds[backing->kind], "dir", backing->dir, "room",
 			 known ? json_integer((json_int_t)room) : json_null(),
 			 "tables", (json_int_t)bytes, "locked",
-			 (json_int_t)memory_locked());
+			 (json_int_t)memory_locked(), "fd_store",
+			 view_fd_store(&server->fd_store));
 }
 
 static json_t *view_tables(const struct server *server)

@@ -185,6 +185,19 @@ static void print_gather(const json_t *gather)
 	       cli_number(gather, "cpu_seconds"));
 }
 
+/* Of memfds; an older engramd does not say. */
+static void print_fd_store(const json_t *store)
+{
+	const json_t *max = json_object_get(store, "max");
+
+	if (!json_is_object(store))
+		return;
+	printf(", %lld", (long long)cli_int(store, "descriptors"));
+	if (json_is_integer(max))
+		printf(" of %lld", (long long)json_integer_value(max));
+	printf(" descriptors kept by the service manager");
+}
+
 static enum cli_exit run_status(struct cli *cli)
 {
 	char up[CLI_WORD], room[CLI_WORD], locked[CLI_WORD];
@@ -210,6 +223,7 @@ static enum cli_exit run_status(struct cli *cli)
 	if (json_is_number(json_object_get(memory, "room")))
 		printf(", %s free",
 		       cli_bytes(room, cli_number(memory, "room")));
+	print_fd_store(json_object_get(memory, "fd_store"));
 	putchar('\n');
 	print_gather(json_object_get(status, "gather"));
 	if (json_array_size(tables)) {

@@ -200,6 +200,16 @@ job 7: load demo running, 50 B of 200 B
     assert json.loads(ctl(server, "--json", "status").stdout) == STATUS
 
 
+@pytest.mark.parametrize("limit,text", [(64, "3 of 64"), (None, "3")])
+def test_status_of_memfds(sidecar, limit, text):
+    memory = {"backing": "memfd", "room": None, "locked": 0,
+              "fd_store": {"descriptors": 3, "max": limit}}
+    server = sidecar(status={**STATUS, "memory": memory})
+    assert ("memory       memfd, 0 B locked, "
+            f"{text} descriptors kept by the service manager"
+            ) in ctl(server, "status").stdout.splitlines()
+
+
 def test_tables(sidecar):
     failed = {**LOADING, "state": "failed",
               "error": {"message": "no shard 48", "data": {}}}

@@ -137,10 +137,9 @@ def usual(seeded, known, tmp_path_factory):
     return usual
 
 
-@pytest.mark.parametrize("point", SIDECAR)
-def test_killed(tables, reader, known, usual, point):
-    """The next one comes up, serves both tables, and holds no more than
-    usual; who has attached notices nothing."""
+def killed_at(tables, reader, known, point):
+    """Somewhere in its life; the next one comes up, and serves both tables.
+    Who has attached notices nothing."""
     with_point(tables, point, "kill")
     scenario = Life(tables)
     engramd.until(lambda: tables.process.poll() is not None, f"{point} kills")
@@ -151,6 +150,12 @@ def test_killed(tables, reader, known, usual, point):
     again(tables)
     reader.attached(attached + 1)
     serves_again(tables, known)
+
+
+@pytest.mark.parametrize("point", SIDECAR)
+def test_killed(tables, reader, known, usual, point):
+    """The next one holds no more than usual."""
+    killed_at(tables, reader, known, point)
     assert held(tables) == usual
 
 

@@ -122,6 +122,7 @@ int __wrap_mlock2(const void *base, size_t bytes, unsigned int flags)
 static char instance[64];
 static char checkpoint[] = "/tmp/engram-load-faults-XXXXXX";
 static char model[64];
+static struct engram_keeper *keeper; /* of memfds that are left */
 
 struct way {
 	const char *name;
@@ -151,6 +152,16 @@ static void check_whole(const struct generation *gen)
 	}
 }
 
+static struct engram_backing backing_of(const struct way *way)
+{
+	if (way->backing == ENGRAM_BACKING_SHM)
+		return fixture_shm();
+	return (struct engram_backing){
+		.kind = way->backing,
+		.keeper = way->adopts ? keeper : NULL,
+	};
+}
+
 static enum engram_status load_once(const struct way *way,
 				    struct engram_error *err)
 {
@@ -163,7 +174,6 @@ static enum engram_status load_once(const struct way *way,
 	struct job job = {.id = 1};
 	struct load load = {
 		.instance = instance,
-		.backing = {way->backing, "/dev/shm"},
 		.lock = way->lock,
 		.options = {.engine = way->engine, .threads = 1},
 		.ledger = &ledger,
@@ -173,8 +183,7 @@ static enum engram_status load_once(const struct way *way,
 	};
 	enum engram_status status;
 
-	if (way->backing == ENGRAM_BACKING_MEMFD)
-		load.backing.dir[0] = '\0';
+	load.backing = backing_of(way);
 	status = memory_ledger_init(&ledger, "", err);
 	if (status)
 		return status;
@@ -256,21 +265,22 @@ static void sweep(const struct way *way)
 }
 
 /* The inodes of both layers' segments. */
-static void find_left(ino_t inodes[2])
+static void find_left(const struct way *way, ino_t inodes[2])
 {
-	struct engram_backing shm = fixture_shm();
+	const struct engram_backing backing = backing_of(way);
 	struct engram_segment_entry *list;
 	struct engram_error err;
-	char path[512];
 	struct stat st;
 	size_t n, i;
+	int fd;
 
-	CHECK_OK(engram_segment_list(&shm, instance, &list, &n, &err));
+	CHECK_OK(engram_segment_list(&backing, instance, &list, &n, &err));
 	CHECK(n == 2);
 	for (i = 0; i < n; i++) {
-		CHECK(!list[i].temporary);
-		snprintf(path, sizeof(path), "/dev/shm/%s", list[i].name);
-		CHECK(!__real_stat(path, &st));
+		CHECK_OK(
+			engram_segment_open(&backing, list[i].name, &fd, &err));
+		CHECK(!fstat(fd, &st));
+		close(fd);
 		inodes[list[i].layer_id > list[!i].layer_id] = st.st_ino;
 	}
 	free(list);
@@ -285,7 +295,7 @@ static void sweep_left(const struct way *way, int number)
 	int nth, failures = 0;
 	bool failed = true;
 
-	find_left(before);
+	find_left(way, before);
 	for (nth = 1; failed; nth++) {
 		struct engram_error err = {0};
 		enum engram_status status;
@@ -294,7 +304,7 @@ static void sweep_left(const struct way *way, int number)
 			.nth = nth, .any_thread = true, .number = number});
 		status = load_once(way, &err);
 		failed = inject_disarm() || err.status == ENGRAM_STATUS_COUNT;
-		find_left(now);
+		find_left(way, now);
 		if (memcmp(before, now, sizeof(now)) || count_fds() != fds ||
 		    (status && (err.status != status || !err.message[0]))) {
 			fprintf(stderr, "%s: %s, call %d: %d \"%s\"\n",
@@ -307,6 +317,59 @@ static void sweep_left(const struct way *way, int number)
 	CHECK(failures > 20); /* or the shim sees nothing */
 	printf("%s: errno %d of %d calls in turn, %d loads failed\n", way->name,
 	       number, nth - 2, failures);
+}
+
+/* ---- who keeps memfds ---- */
+
+static struct {
+	char name[256];
+	int fd;
+} kept[2];
+static int num_kept;
+
+static int keep(void *ctx, const char *name, int fd, size_t count)
+{
+	(void)ctx;
+	CHECK(count == (size_t)num_kept && num_kept < 2);
+	snprintf(kept[num_kept].name, sizeof(kept[0].name), "%s", name);
+	kept[num_kept++].fd = dup(fd);
+	return 1;
+}
+
+static void forget(void *ctx, const char *name)
+{
+	(void)ctx;
+	fprintf(stderr, "%s: let go of %s\n", inject_call(), name);
+	exit(1);
+}
+
+static void test_memfds(void)
+{
+	static const struct way ways[] = {
+		{"adopted, memfd, verified", LOADER_PREADV, ENGRAM_PACKED,
+		 MEMORY_LOCK_OFF, ENGRAM_BACKING_MEMFD, true, ADOPT_VERIFY,
+		 false},
+		{"adopted, memfd, locked", LOADER_PREADV, ENGRAM_PACKED,
+		 MEMORY_LOCK_REQUIRE, ENGRAM_BACKING_MEMFD, true, ADOPT_TRUST,
+		 false},
+	};
+	static const struct engram_keeper_ops ops = {keep, forget};
+	struct engram_error err;
+
+	keeper = engram_keeper_new(instance, &ops, NULL);
+	CHECK(keeper);
+	CHECK_OK(load_once(&ways[0], &err));
+	CHECK(num_kept == 2);
+	engram_keeper_free(keeper);
+
+	keeper = engram_keeper_new(instance, &ops, NULL);
+	CHECK(keeper);
+	for (size_t i = 0; i < 2; i++)
+		CHECK(engram_keeper_inherit(keeper, kept[i].name, kept[i].fd));
+	sweep_left(&ways[0], ENOMEM);
+	sweep_left(&ways[1], EMFILE);
+	CHECK(num_kept == 2);
+	engram_keeper_free(keeper);
 }
 
 static void test_left(void)
@@ -351,6 +414,7 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
 		sweep(&ways[i]);
 	test_left();
+	test_memfds();
 	synth_remove(checkpoint);
 	return 0;
 }

@@ -242,11 +242,16 @@ class Sidecar:
     def write_config(self):
         self.config_file.write_text(json.dumps(self.config, indent=2))
 
+    def command(self, binary):
+        """The words, and what else Popen needs."""
+        return [str(binary), "-c", str(self.config_file)], {}
+
     def start(self, wait=True, binary=ENGRAMD, **environment):
+        command, more = self.command(binary)
         with open(self.log_file, "ab") as log:
             self.process = subprocess.Popen(
-                [binary, "-c", self.config_file], stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, env={**os.environ, **environment})
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, **environment}, **more)
         if wait:
             self.wait_answer()
         return self

@@ -2,6 +2,7 @@
 """What a killed engramd has left becomes a table of the next one, without a
 row being read from the disk again, or is removed."""
 import json
+import mmap
 import os
 import signal
 
@@ -235,18 +236,27 @@ def test_tables_of_nobody_go(make, checkpoint):
     assert inodes(sidecar) == {}
 
 
+def epoch(page):
+    """As who has mapped the control page reads it."""
+    return f"{int.from_bytes(page[80:88], 'little'):016x}"
+
+
 def test_keep(make, checkpoint):
     """A shutdown may leave the tables; one without removes what was left,
     adopted or not."""
     sidecar = make([table(checkpoint)])
     client, before = ready(sidecar)
     segments = inodes(sidecar)
+    with open(engramd.SHM / f"engramd.{sidecar.instance}.ctl", "rb") as file:
+        page = mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ)
+    assert epoch(page) == client.hello["boot_epoch"]
     client.call("shutdown", keep=True)
     assert sidecar.process.wait(engramd.DEADLINE) == 0
     sidecar.clients = []
-    assert inodes(sidecar) == segments
+    assert inodes(sidecar) == segments and epoch(page) == "0" * 16
     sidecar.start()
-    _, after = ready(sidecar)
+    client, after = ready(sidecar)
+    assert epoch(page) == client.hello["boot_epoch"]
     assert after["adopted"]
     assert after["generation"] == before["generation"]
 
