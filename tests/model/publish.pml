@@ -16,12 +16,14 @@
  *	1  free the old generation when the new one is published
  *	2  publish before the generation is whole
  *	3  count leases only, not answers that wait to be sent
- *	4  show the generation before its content id
+ *	4  do not make the sequence odd while the page changes
  *	5  change over in the middle of a step
  *	6  forget the leases of a client that was killed
  *	7  wait for the old generation's leases before publishing
- *	8  read the content id between two equal reads of the generation, where
- *	   one that was shown before may be shown again (with BACK)
+ *	8  read the content id between two equal reads of the generation
+ *	9  make the sequence even before the generation is stored
+ *	10 have the sequence come back to what it was before
+ *	11 show no generation while the page changes
  */
 #ifndef MUTANT
 #define MUTANT 0
@@ -41,9 +43,11 @@ mtype = { ATTACH, DETACH, CLOSED };	   /* what a connection brings */
 
 mtype memory[3];
 
-/* The control page.  A generation's content id is its number here. */
+/* The control page.  A generation's content id is its number here; both are
+ * read together between two equal even values of the sequence. */
 byte page_generation = 1;
 byte page_content = 1;
+byte page_sequence;
 
 /* The sidecar's books. */
 byte current = 1;
@@ -83,6 +87,7 @@ inline check_books()
 	assert(users[2] == LEASES(0, 2) + LEASES(1, 2) + ANSWERS(2));
 	assert(memory[current] == READY);
 	assert(page_generation == current && page_content == current);
+	assert(page_sequence % 2 == 0);
 	/* Nothing stays that nobody uses. */
 	assert(!published || current == 1 || users[1] || memory[1] == FREED);
 	assert(current == 2 || users[2] || memory[2] != READY || !published);
@@ -173,15 +178,24 @@ inline on_closed(c)
 	}
 }
 
-/* Stores that a client may see one at a time. */
+/* Stores that a client may see one at a time; the one of the generation is
+ * what publishes. */
 inline store_page(to)
 {
 	if
-	:: MUTANT == 4 -> page_generation = to; page_content = to
-	:: else ->
-		page_generation = 0;
-		page_content = to;
-		page_generation = to
+	:: MUTANT != 4 -> page_sequence++
+	:: else
+	fi;
+	if
+	:: MUTANT == 11 -> page_generation = 0
+	:: else
+	fi;
+	page_content = to;
+	if
+	:: MUTANT == 9 -> page_sequence++; page_generation = to
+	:: MUTANT == 10 -> page_generation = to; page_sequence--
+	:: MUTANT == 4 -> page_generation = to; page_sequence = page_sequence + 2
+	:: else -> page_generation = to; page_sequence++
 	fi
 }
 
@@ -230,16 +244,25 @@ active proctype builder()
 	fi
 }
 
-/* engram_table_poll, and the content id beside it. */
+/* engram_table_poll: there is a generation at all times. */
 inline poll_page()
 {
 	g = page_generation;
+	assert(g != 0)
+}
+
+/* engram_control_current: what it gives belongs together. */
+inline read_current()
+{
+	atomic { page_sequence % 2 == 0 -> sequence = page_sequence };
+	g = page_generation;
 	id = page_content;
 	atomic {
-		/* Two equal reads of the generation: it is of that one. */
-		assert(!g || g != page_generation || id == g ||
-		       (BACK && MUTANT != 8));
-		id = 0
+		assert(id == g || (MUTANT == 8 -> g != page_generation :
+						  sequence != page_sequence));
+		g = 0;
+		id = 0;
+		sequence = 0
 	}
 }
 
@@ -271,15 +294,16 @@ inline move_on(c)
 
 proctype mover(byte c)
 {
-	byte g, id;
+	byte g, id, sequence;
 
 	{
 end:
 		do
+		:: c == 0 -> read_current()
 		:: poll_page();
 			if
-			:: g && g != held[c] -> g = 0; move_on(c)
-			:: g && g != held[c] && c == 0 ->
+			:: g != held[c] -> g = 0; move_on(c)
+			:: g != held[c] && c == 0 ->
 				g = 0;
 				ask_and_leave(c)
 			:: else -> g = 0

@@ -48,10 +48,13 @@ def test_taken_back(tmp_path):
 
 @pytest.mark.parametrize("mutant, violated", [
     (1, "memory["), (2, "memory[current]"), (3, "memory[queued"), (4, "id=="),
-    (5, "held[c]==first"), (6, "killed["), (7, "published")])
+    (5, "held[c]==first"), (6, "killed["), (7, "published"), (8, "id=="),
+    (9, "id=="), (10, "id=="), (11, "g!=0")])
 def test_fault_is_found(tmp_path, mutant, violated):
     assert violated in check(tmp_path, MUTANT=mutant)[2]
 
 
-def test_number_shown_again_is_found(tmp_path):
-    assert "id==" in check(tmp_path, CLIENTS=1, BACK=1, MUTANT=8)[2]
+@pytest.mark.parametrize("mutant", [4, 8, 9, 10])
+def test_mixture_is_found_when_taken_back(tmp_path, mutant):
+    """Where a number that was shown before is shown again."""
+    assert "id==" in check(tmp_path, CLIENTS=1, BACK=1, MUTANT=mutant)[2]
