@@ -42,6 +42,8 @@ struct stats {
 	_Atomic uint64_t unknown;  /* content ids that nobody announced */
 	_Atomic uint64_t failures; /* that no restart or reload explains */
 	_Atomic uint64_t idle;	   /* steps without a table */
+	_Atomic uint64_t refreshes;
+	_Atomic uint64_t seeds; /* a bit for each whose rows were read */
 };
 
 struct known {
@@ -279,6 +281,7 @@ static void step(const struct held *held, uint64_t *state)
 	}
 	for (uint32_t i = 0; i < info.num_layers; i++)
 		read_layer(held, i, state);
+	atomic_fetch_or(&stats->seeds, UINT64_C(1) << held->seed);
 	atomic_fetch_add(&stats->steps, 1);
 }
 
@@ -287,8 +290,10 @@ static void change_over(struct held *held)
 	pthread_mutex_lock(&lock);
 	if (move_waits && move_to) {
 		note(engram_table_refresh(held->table, move_to));
-		if (seed_of(held->table, &held->seed))
+		if (seed_of(held->table, &held->seed)) {
 			atomic_fetch_add(&stats->attaches, 1);
+			atomic_fetch_add(&stats->refreshes, 1);
+		}
 		move_waits = false;
 		pthread_cond_signal(&moved);
 	} else if (move_waits) {

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Clients read and check every row while the table is replaced back to back,
-and engramd and clients are killed, stopped and started at random.
+"""Clients read and check every row while their tables are reloaded back to
+back, and engramd and clients are killed, stopped and started at random.
+
+One table is reloaded beside the generation that is lent, now and then held
+until it is published or taken back again; the other one drains first.
 
     tests/soak/soak.py [--seconds 600] [--seed N] [--clients 4]
 
@@ -30,7 +33,12 @@ import row_reader  # noqa: E402  pylint: disable=wrong-import-position
 SHAPE = ("--layers", "1,14", "--heads", "4", "--max-ngram", "3", "--dim",
          "64", "--shards", "3", "--engram-vocab-size", "20000")
 SEEDS = range(4)
-TABLE = "demo"
+BESIDE, DRAINED = "beside", "drained"
+RELOAD = {BESIDE: {"mode": "beside", "retain_seconds": 1},
+          # who is stopped for longer holds it up
+          DRAINED: {"mode": "drain_first", "drain_seconds": 5}}
+# A sidecar that has just started, or that stops.
+PASSING = ("Busy", "Draining", "NotReady", "Canceled")
 # A call to a sidecar that dies or goes: nothing is wrong.
 GONE = (OSError, AssertionError)
 
@@ -43,13 +51,12 @@ def point_at(link, directory):
 
 
 class Replacing(threading.Thread):
-    """Replaces the table, again and again, through reloads or, where the
-    sidecar has none, by unloading and loading it."""
+    """Reloads one table, again and again."""
 
-    def __init__(self, soak):
+    def __init__(self, soak, table):
         super().__init__(daemon=True)
-        self.soak = soak
-        self.random = random.Random(soak.options.seed + 1)
+        self.soak, self.table = soak, table
+        self.random = random.Random(f"{soak.options.seed} {table}")
         self.done = collections.Counter()
         self.faults = []
         self.end = False
@@ -64,30 +71,62 @@ class Replacing(threading.Thread):
             except engramd.RpcError as error:
                 self.refused(error)
             except GONE:
-                self.done["interrupted"] += 1
+                self.count("interrupted")
             time.sleep(0.01)
 
-    def refused(self, error):
-        """What a sidecar says that has just started, or that stops."""
-        if error.name not in ("Busy", "Draining", "NotReady", "Canceled"):
-            self.faults.append(str(error))
+    def count(self, what):
+        self.done[f"{self.table}: {what}"] += 1
+
+    def refused(self, error, *expected):
+        if error.name not in (*PASSING, *expected):
+            self.faults.append(f"{self.table}: {error}")
 
     def once(self, client):
-        soak = self.soak
-        point_at(soak.link, soak.directories[self.random.choice(SEEDS)])
-        if soak.reloads:
-            self.finish(client, "reload")
+        self.soak.point_at(self.table, self.random.choice(SEEDS))
+        if self.table == DRAINED:
+            self.reload(client)
             return
-        self.finish(client, "unload")
-        self.finish(client, "load")
+        name, = self.random.choices(("reload", "again", "hold", "rollback"),
+                                    (8, 1, 2, 2))
+        getattr(self, name)(client)
 
-    def finish(self, client, method):
-        job = client.call(method, table=TABLE)["job"]
-        if job is not None:
-            job = client.finish(job)
-            if job["state"] == "failed":
-                self.faults.append(json.dumps(job["error"]))
-            self.done[f"{method} {job['state']}"] += 1
+    def reload(self, client, **how):
+        """Its final state."""
+        job = client.call("reload", table=self.table, **how)["job"]
+        job = client.finish(job)
+        what = " ".join(["reload", *how])
+        if job["state"] != "failed":
+            self.count(f"{what} unchanged" if job["unchanged"]
+                       else f"{what} {job['state']}")
+        elif (self.table == DRAINED and
+              job["error"]["data"]["name"] == "TimedOut"):
+            self.count("not drained in time")
+        else:
+            self.faults.append(f"{self.table}: {json.dumps(job['error'])}")
+        return job
+
+    def again(self, client):
+        """What is there already, in other memory."""
+        self.reload(client, force=True)
+
+    def hold(self, client):
+        job = self.reload(client, hold=True)
+        if job["state"] != "done" or job["unchanged"]:
+            return
+        time.sleep(self.random.uniform(0, 0.05))
+        method = self.random.choice(("publish", "publish", "discard"))
+        got = client.call(method, table=self.table)
+        if method == "publish":
+            assert got["generation"] == job["generation"]
+        self.count(method)
+
+    def rollback(self, client):
+        try:
+            client.call("rollback", table=self.table)
+        except engramd.RpcError as error:
+            self.refused(error, "GenerationGone")
+            return
+        self.count("rollback")
 
 
 class Soak:
@@ -99,15 +138,22 @@ class Soak:
             self.dir / f"seed{seed}", *SHAPE, "--seed", str(seed))
             for seed in SEEDS}
         self.known = self.learn()
-        self.link = self.dir / "model"
-        self.link.symlink_to(self.directories[0])
-        self.sidecar = engramd.Sidecar(
-            self.dir, [{"name": TABLE, "checkpoint": str(self.link)}],
-            log={"level": "info"})
-        self.reloads = self.has_reload()
+        self.links = {table: self.dir / f"model-{table}" for table in RELOAD}
+        for table in RELOAD:
+            self.point_at(table, 0)
+        self.sidecar = engramd.Sidecar(self.dir, self.tables(),
+                                       log={"level": "info"})
         self.done = collections.Counter()
         self.totals = collections.Counter()
-        self.readers = []
+        self.seeds = 0  # whose rows were read, a bit for each
+        self.readers, self.replacing = [], []
+
+    def tables(self, **more):
+        return [{"name": table, "checkpoint": str(self.links[table]),
+                 "reload": reload, **more} for table, reload in RELOAD.items()]
+
+    def point_at(self, table, seed):
+        point_at(self.links[table], self.directories[seed])
 
     def learn(self):
         """Content ids by seed; a sidecar each, so that no load sees what the
@@ -122,23 +168,22 @@ class Soak:
         assert len(set(known.values())) == len(known)
         return known
 
-    def has_reload(self):
-        with self.sidecar.connection() as client:
-            client.greet()
-            methods = client.call("rpc.discover")["methods"]
-        return "reload" in {method["name"] for method in methods}
-
     # ---- what happens ----
 
     def start_reader(self):
-        self.readers.append(row_reader.RowReader(self.sidecar, TABLE,
-                                                 self.known))
+        """Of the table that fewer read, or the one beside."""
+        read = collections.Counter(reader.table for reader in self.readers)
+        table = min(RELOAD, key=lambda table: read[table])
+        reader = row_reader.RowReader(self.sidecar, table, self.known)
+        reader.table = table
+        self.readers.append(reader)
 
     def drop(self, reader):
         """Add up what it has read, and forget it."""
         self.totals.update({name: count for name, count
                             in reader.counts().items()
-                            if name != "generation"})
+                            if name not in ("generation", "seeds")})
+        self.seeds |= reader.seeds
         self.readers.remove(reader)
 
     def start_sidecar(self):
@@ -197,17 +242,23 @@ class Soak:
         try:
             for _ in range(10):
                 with self.sidecar.connection() as client:
-                    client.request("attach", table=TABLE)
+                    client.request("attach", table=BESIDE)
         except GONE:
             pass
 
     def watch(self):
-        """Nothing but time for replacements."""
-        time.sleep(self.random.uniform(0, 0.5))
+        """Nothing but reloads, until some more have ended."""
+        want = self.reloads() + self.random.randrange(8)
+        engramd.until(lambda: self.reloads() >= want, "tables are reloaded")
+
+    def reloads(self):
+        return sum(count for thread in self.replacing
+                   for what, count in thread.done.copy().items()
+                   if ": reload" in what)
 
     ACTIONS = {"kill_sidecar": 3, "kill_at_start": 1, "stop_sidecar": 3,
                "restart_sidecar": 2, "kill_reader": 3, "stop_reader": 3,
-               "leave_half_way": 2, "watch": 4}
+               "leave_half_way": 2, "watch": 8}
 
     def check(self):
         for reader in self.readers:
@@ -218,8 +269,9 @@ class Soak:
     def run(self):
         for _ in range(self.options.clients):
             self.start_reader()
-        replacing = Replacing(self)
-        replacing.start()
+        self.replacing = [Replacing(self, table) for table in RELOAD]
+        for thread in self.replacing:
+            thread.start()
         end = time.monotonic() + self.options.seconds
         while time.monotonic() < end:
             name, = self.random.choices(list(self.ACTIONS),
@@ -228,39 +280,66 @@ class Soak:
             self.done[name] += 1
             time.sleep(self.random.uniform(0, 0.2))
             self.check()
-        replacing.end = True
-        replacing.join(engramd.DEADLINE)
-        assert not replacing.is_alive(), "a replacement never ended"
+        for thread in self.replacing:
+            thread.end = True
+        for thread in self.replacing:
+            thread.join(engramd.DEADLINE)
+            assert not thread.is_alive(), "a replacement never ended"
         self.settle()
-        assert not replacing.faults, replacing.faults[:10]
-        return {**self.done, **replacing.done}
+        faults = [fault for thread in self.replacing
+                  for fault in thread.faults]
+        assert not faults, faults[:10]
+        for thread in self.replacing:
+            self.done.update(thread.done)
+        return self.done
 
     # ---- what is left ----
 
     def settle(self):
-        """Everybody reads what is current, and holds that alone; then all
-        goes."""
+        """Everybody reads what is current, and holds that alone, also after
+        reloads that nothing disturbs; then all goes."""
         engramd.until(self.sidecar.answers, "the sidecar answers")
         with self.sidecar.connection() as client:
             client.greet()
-            table = client.have(TABLE)
-            engramd.until(lambda: client.table(TABLE)["job"] is None,
-                          "jobs have ended")
-            engramd.until(
-                lambda: client.table(TABLE)["leases"] == len(self.readers),
-                "every reader has one lease")
-            engramd.until(lambda: len(self.sidecar.segments()) == 2,
-                          "one generation is left")
+            for table in RELOAD:
+                self.idle(client, table)
+            for seed in (1, 2, 1):
+                for table in RELOAD:
+                    self.reload(client, table, seed)
+            engramd.until(lambda: len(self.sidecar.segments()) == 4,
+                          "one generation of each table is left")
             for reader in self.readers:
-                self.check_reader(reader, table)
+                assert reader.seeds & 0b110 == 0b110, reader.counts()
+                if reader.table == BESIDE:
+                    assert reader.refreshes >= 2, reader.counts()
             for reader in list(self.readers):
                 reader.end()
                 self.drop(reader)
-            engramd.until(lambda: client.table(TABLE)["leases"] == 0,
-                          "leases end")
-            client.finish(client.call("unload", table=TABLE)["job"])
+            for table in RELOAD:
+                engramd.until(lambda: client.table(table)["leases"] == 0,
+                              "leases end")
+                client.finish(client.call("unload", table=table)["job"])
             self.check_sidecar(client)
         self.sidecar.stop()
+
+    def idle(self, client, table):
+        """Nothing is under way."""
+        client.have(table)
+        engramd.until(lambda: client.table(table)["job"] is None,
+                      "jobs have ended")
+
+    def reload(self, client, table, seed):
+        """Everybody comes to have it."""
+        readers = [r for r in self.readers if r.table == table]
+        self.point_at(table, seed)
+        job = client.finish(client.call("reload", table=table)["job"])
+        assert job["state"] == "done", job
+        now = client.table(table)
+        assert self.known[seed] == now["content_id"]
+        for reader in readers:
+            self.check_reader(reader, now)
+        engramd.until(lambda: client.table(table)["leases"] == len(readers),
+                      "every reader has one lease")
 
     def check_reader(self, reader, table):
         engramd.until(lambda: reader.generation == table["generation"],
@@ -282,16 +361,17 @@ class Soak:
                 if f"engramd.{self.sidecar.instance}." in line]
 
     def check_sidecar(self, client):
-        fresh = engramd.Sidecar(self.dir, [
-            {"name": TABLE, "checkpoint": str(self.link),
-             "load": "on_demand"}])
+        fresh = engramd.Sidecar(self.dir, self.tables(load="on_demand"))
         with fresh.connection() as other:
             other.greet()
-            other.load(TABLE)
-            other.finish(other.call("unload", table=TABLE)["job"])
+            for table in RELOAD:
+                other.load(table)
+            for table in RELOAD:
+                other.finish(other.call("unload", table=table)["job"])
             usual = fresh.fd_count()
         fresh.stop()
-        assert client.table(TABLE)["state"] == "absent"
+        for table in RELOAD:
+            assert client.table(table)["state"] == "absent"
         assert self.sidecar.segments() == []
         assert self.sidecar.locked_bytes() == 0
         engramd.until(lambda: self.sidecar.connections() == 1,
@@ -321,7 +401,8 @@ def soak(options):
             it.abandon()
             raise
         return {"seed": options.seed, "seconds": options.seconds,
-                "reload": it.reloads, **done, **it.totals}
+                **done, **it.totals,
+                "seeds": [seed for seed in SEEDS if it.seeds >> seed & 1]}
 
 
 def main():
