@@ -301,24 +301,34 @@ def test_report_12_started_while_the_killed_one_dies(make, big_checkpoint):
         assert sidecar.client().have("demo")["adopted"]
 
 
-def deny_io_uring(error):
-    """For preexec_fn: io_uring_setup (425 everywhere) fails, as under a
-    container's seccomp profile or kernel.io_uring_disabled."""
+def deny(number, error, third=None):
+    """For preexec_fn: a system call fails, if its third argument is that
+    one."""
     libc = ctypes.CDLL(None, use_errno=True)
-    program = b"".join(struct.pack("HBBI", *insn) for insn in (
-        (0x20, 0, 0, 0),                    # load the system call's number
-        (0x15, 0, 1, 425),                  # is it io_uring_setup?
-        (0x06, 0, 0, 0x00050000 | error),   # SECCOMP_RET_ERRNO
-        (0x06, 0, 0, 0x7fff0000)))          # SECCOMP_RET_ALLOW
+    insns = [(0x20, 0, 0, 0),             # load the system call's number
+             (0x15, 0, 1, number)]        # is it that one?
+    if third is not None:
+        insns = [(0x20, 0, 0, 0), (0x15, 0, 3, number),
+                 (0x20, 0, 0, 32),        # load the argument's low half
+                 (0x15, 0, 1, third)]
+    insns += [(0x06, 0, 0, 0x00050000 | error),  # SECCOMP_RET_ERRNO
+              (0x06, 0, 0, 0x7fff0000)]          # SECCOMP_RET_ALLOW
+    program = b"".join(struct.pack("HBBI", *insn) for insn in insns)
     buffer = ctypes.create_string_buffer(program, len(program))
-    prog = struct.pack("HxxxxxxP", 4, ctypes.addressof(buffer))
+    prog = struct.pack("HxxxxxxP", len(insns), ctypes.addressof(buffer))
 
-    def deny():
+    def enter():
         # PR_SET_NO_NEW_PRIVS, then PR_SET_SECCOMP with a filter
         if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, prog, 0, 0):
             raise OSError(ctypes.get_errno(), "seccomp")
-    deny.keep = buffer
-    return deny
+    enter.keep = buffer
+    return enter
+
+
+def deny_io_uring(error):
+    """io_uring_setup (425 everywhere) fails, as under a container's seccomp
+    profile or kernel.io_uring_disabled."""
+    return deny(425, error)
 
 
 @pytest.mark.parametrize("name, error", [("EPERM", 1), ("ENOSYS", 38)])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """More reports from the field; see test_reports.py."""
+import errno
 import importlib.util
 import os
 import pathlib
@@ -13,10 +14,10 @@ import pytest
 import engramd
 
 sys.path.insert(0, str(engramd.ROOT / "tests" / "checkpoint"))
-import builder  # noqa: E402  pylint: disable=wrong-import-position
-
-# Without a test of that name, and why.
-NOT_HERE = {32: "how much is on huge pages is not reported yet"}
+sys.path.insert(0, str(engramd.ROOT / "tests" / "reports"))
+# pylint: disable=wrong-import-position
+import builder  # noqa: E402
+import test_reports  # noqa: E402
 
 
 def table_config(checkpoint, name="demo", **more):
@@ -26,7 +27,7 @@ def table_config(checkpoint, name="demo", **more):
 
 def test_every_report_has_a_test():
     """report_NN, in any language and folder."""
-    found = set(NOT_HERE)
+    found = set()
     for path in (engramd.ROOT / "tests").rglob("*"):
         if path.suffix in (".py", ".c"):
             for names in re.findall(r"report((?:_\d\d(?:_and)?)+)_",
@@ -41,11 +42,14 @@ def ask(client, phase):
         client.call("load", table="demo")
         return
     client.have("demo")
-    if phase == "reload":
-        if not any(m["name"] == "reload"
-                   for m in client.call("rpc.discover")["methods"]):
-            pytest.skip("this engramd has no reload")
-        client.call("reload", table="demo")
+    if phase in ("reload", "held"):
+        job = client.call("reload", table="demo", force=True,
+                          hold=phase == "held")["job"]
+        if phase == "held":
+            assert client.finish(job)["state"] == "done"
+            return
+        engramd.until(lambda: client.call("job.get", job=job)["bytes_done"],
+                      "bytes are read")
         return
     client.request("attach", table="demo")
     if phase == "drain":
@@ -53,7 +57,8 @@ def ask(client, phase):
         client.call("unload", table="demo")
 
 
-@pytest.mark.parametrize("phase", ["load", "reload", "drain", "attach"])
+@pytest.mark.parametrize("phase", ["load", "reload", "held", "drain",
+                                   "attach"])
 def test_report_02_killed_in(make, big_checkpoint, phase):
     """Five times in each; the next one comes up, and no more is there than
     one generation."""
@@ -68,6 +73,33 @@ def test_report_02_killed_in(make, big_checkpoint, phase):
         assert client.table("demo")["leases"] == 0
         if phase == "load":
             client.finish(client.call("unload", table="demo")["job"])
+
+
+def test_report_07_reloaded_under_descriptors(make, tmp_path):
+    """Two checkpoints by turns, attached after each reload: the contents are
+    those of the content id, and what was attached before stays as it was."""
+    seeds = [engramd.synth(tmp_path / str(seed), *engramd.SMALL, "--seed",
+                           str(seed)) for seed in (0, 1)]
+    sidecar = make([table_config(seeds[0])])
+    client = sidecar.client()
+    client.have("demo")
+    known, lease, old = {}, None, None
+    for turn in range(20):
+        job = client.finish(client.call(
+            "reload", table="demo", checkpoint=str(seeds[turn % 2]))["job"])
+        assert job["state"] == "done" and job["unchanged"] == (turn == 0)
+        if lease:
+            assert test_reports.contents(client.fds[1:]) == old
+            client.close_fds()
+        answer = client.call("attach", table="demo")
+        if lease:
+            client.call("detach", lease=lease)
+        lease = answer["lease"]
+        old = test_reports.contents(client.fds[1:])
+        assert known.setdefault(answer["content_id"], old) == old, turn
+    assert len(set(known.values())) == len(known) == 2
+    engramd.until(lambda: len(sidecar.segments()) == 2,
+                  "one generation is left")
 
 
 def test_report_19_a_rank_without_rows(make, checkpoint):
@@ -199,3 +231,58 @@ def test_report_28_eight_clients_register_at_once(make, checkpoint):
                for client in clients]
     assert [client.returncode for client in clients] == [0] * 8, outputs
     assert len({out for out, _ in outputs}) == 1
+
+
+def shm_options():
+    """How the tmpfs that lies there on top is mounted."""
+    mounts = [line.split() for line in
+              pathlib.Path("/proc/self/mounts").read_text().splitlines()]
+    return [m[3] for m in mounts if m[1] == str(engramd.SHM)][-1]
+
+
+def huge_in_smaps(sidecar):
+    """Bytes that it has mapped by huge pages, by the file's inode."""
+    found, inode = {}, None
+    for line in pathlib.Path(
+            f"/proc/{sidecar.process.pid}/smaps").read_text().splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):
+            inode = int(words[4])
+        elif words[0] == "ShmemPmdMapped:":
+            found[inode] = found.get(inode, 0) + (int(words[1]) << 10)
+    return found
+
+
+@pytest.mark.parametrize("wish", ["try", "require"])
+def test_report_32_no_huge_page_is_left(make, checkpoint, wish):
+    """As when the page cache has all memory in small pieces: the kernel finds
+    no huge page.  How much is on huge pages is said, and what helps."""
+    if os.uname().machine != "x86_64":
+        pytest.skip("knows the number of madvise on x86-64 only")
+    shmem = pathlib.Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+    if not shmem.exists():
+        pytest.skip("this kernel has no transparent huge pages of shmem")
+    if re.search(r"\[(always|within_size|force)\]", shmem.read_text()) or \
+            "huge=" in shm_options():
+        pytest.skip("tmpfs takes huge pages without being asked here")
+    madvise, collapse = 28, 25
+    sidecar = make([table_config(checkpoint)], start=False,
+                   memory={"huge_pages": wish})
+    test_reports.start(sidecar, preexec_fn=test_reports.deny(
+        madvise, errno.ENOMEM, third=collapse))
+    client = sidecar.client()
+    job = client.finish(client.call("load", table="demo")["job"])
+    if wish == "require":
+        data = job["error"]["data"]
+        assert data["name"] == "NoSpace"
+        assert 0 == data["available"] < data["needed"]
+        assert "vm.drop_caches" in data["fix"]
+        assert sidecar.segments() == []
+        return
+    assert job["state"] == "done", job
+    table = client.table("demo")
+    assert "vm.drop_caches=3 vm.compact_memory=1" in table["huge_advice"]
+    mapped = huge_in_smaps(sidecar)
+    for layer in table["layers"]:
+        inode = (sidecar.home / layer["segment"]).stat().st_ino
+        assert layer["huge_bytes"] == mapped[inode] == 0
