@@ -398,14 +398,22 @@ static enum engram_status open_owner(struct engram_control_owner *o,
 	return lock_page(o, instance, err);
 }
 
-enum engram_status engram_control_own(const struct engram_backing *backing,
-				      const char *instance,
-				      struct engram_control_owner **out,
-				      struct engram_error *err)
+/* Names stay. */
+static void release(struct engram_control_owner *o)
+{
+	if (o->page)
+		munmap(o->page, o->map_bytes);
+	backing_close(o->fd);
+	free(o);
+}
+
+enum engram_status engram_control_claim(const struct engram_backing *backing,
+					const char *instance,
+					struct engram_control_owner **out,
+					struct engram_error *err)
 {
 	struct engram_control_owner *o;
 	enum engram_status status;
-	uint64_t epoch = 0;
 
 	*out = NULL;
 	if (!engram_instance_valid(instance)) {
@@ -414,9 +422,6 @@ enum engram_status engram_control_own(const struct engram_backing *backing,
 		engram_error_fix(err, "use 1..63 of A-Z a-z 0-9 _ -");
 		return ENGRAM_EINVAL;
 	}
-	status = random_epoch(&epoch, err);
-	if (status)
-		return status;
 	o = calloc(1, sizeof(*o));
 	if (!o) {
 		status = engram_error_sys(err, ENOMEM, "control page");
@@ -427,9 +432,30 @@ enum engram_status engram_control_own(const struct engram_backing *backing,
 	o->map_bytes =
 		round_up(sizeof(*o->page), (uint64_t)sysconf(_SC_PAGESIZE));
 	status = open_owner(o, backing, instance, err);
-	if (status)
-		goto fail;
+	if (status) {
+		release(o);
+		return status;
+	}
 	FAILPOINT(own_locked);
+	*out = o;
+	return ENGRAM_OK;
+}
+
+enum engram_status engram_control_own(const struct engram_backing *backing,
+				      const char *instance,
+				      struct engram_control_owner **out,
+				      struct engram_error *err)
+{
+	struct engram_control_owner *o;
+	enum engram_status status;
+	uint64_t epoch = 0;
+
+	*out = NULL;
+	status = random_epoch(&epoch, err);
+	if (!status)
+		status = engram_control_claim(backing, instance, &o, err);
+	if (status)
+		return status;
 	status = size_and_map(o, err);
 	if (status) {
 		engram_error_context(err, "control page %s", o->path);
@@ -439,7 +465,11 @@ enum engram_status engram_control_own(const struct engram_backing *backing,
 					 ? "make room in"
 					 : "check what is mounted on",
 				 *backing->dir ? backing->dir : "memory");
-		goto fail;
+		/* A name that this call made stays: to unlink it without the
+		 * lock could take it from another, and an empty page is taken
+		 * over. */
+		release(o);
+		return status;
 	}
 	write_page(o->page, instance, epoch);
 	FAILPOINT(own_written);
@@ -447,14 +477,6 @@ enum engram_status engram_control_own(const struct engram_backing *backing,
 		keeper_keep(o->keeper, o->name, o->fd);
 	*out = o;
 	return ENGRAM_OK;
-fail:
-	/* A name that this call made stays: to unlink it without the lock
-	 * could take it from another, and an empty page is taken over. */
-	if (o->page)
-		munmap(o->page, o->map_bytes);
-	backing_close(o->fd);
-	free(o);
-	return status;
 }
 
 struct engram_control_page *engram_control_owner_page(
@@ -475,8 +497,10 @@ void engram_control_disown(struct engram_control_owner *owner, int remove)
 {
 	if (!owner)
 		return;
-	withdraw_tables(owner->page);
-	engram_control_store64(&owner->page->boot_epoch, 0);
+	if (owner->page) {
+		withdraw_tables(owner->page);
+		engram_control_store64(&owner->page->boot_epoch, 0);
+	}
 	FAILPOINT(stop_withdrawn);
 	/* Unlinked under the lock, so that it is no successor's page. */
 	if (remove && owner->named)
@@ -484,9 +508,7 @@ void engram_control_disown(struct engram_control_owner *owner, int remove)
 	else if (remove)
 		keeper_forget(owner->keeper, owner->name);
 	FAILPOINT(stop_unlinked);
-	munmap(owner->page, owner->map_bytes);
-	backing_close(owner->fd);
-	free(owner);
+	release(owner);
 }
 
 enum engram_status engram_control_owned(const struct engram_backing *backing,

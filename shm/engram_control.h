@@ -109,6 +109,14 @@ enum engram_status engram_control_own(const struct engram_backing *backing,
 				      const char *instance,
 				      struct engram_control_owner **out,
 				      struct engram_error *err);
+/*
+ * The same, but only to remove what a dead owner has left: the page is neither
+ * written nor mapped, which takes no memory where there may be none.
+ */
+enum engram_status engram_control_claim(const struct engram_backing *backing,
+					const char *instance,
+					struct engram_control_owner **out,
+					struct engram_error *err);
 struct engram_control_page *engram_control_owner_page(
 	struct engram_control_owner *owner);
 /* A new read-only descriptor, CLOEXEC. */

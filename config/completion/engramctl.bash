@@ -26,7 +26,7 @@ _engramctl()
 	--socket)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
-	--checkpoint | --hugetlbfs | inspect)
+	--checkpoint | --path | inspect)
 		mapfile -t COMPREPLY < <(compgen -d -- "$cur")
 		return ;;
 	--layout)
@@ -59,7 +59,7 @@ _engramctl()
 		--threads" ;;
 	inspect) words+=" --config --table --tp-size --token-map" ;;
 	shutdown) words+=" --keep --no-wait" ;;
-	prune) words+=" --yes --hugetlbfs" ;;
+	prune) words+=" --yes --path" ;;
 	esac
 	case $command in
 	tables | load | reload | publish | discard | rollback | unload | verify | \

@@ -204,6 +204,32 @@ def test_prune(orphans):
     assert result.stdout == "nothing to remove\n"
 
 
+@pytest.mark.parametrize("yes", [False, True])
+def test_prune_goes_on(orphans, tmp_path, yes):
+    """One that can not be looked at keeps nobody from the rest."""
+    instance, paths = orphans
+    directory = tmp_path / "memory"
+    directory.mkdir()
+    for path in paths:
+        (directory / path.name).write_bytes(bytes(8192))
+    (directory / "engramd.a.demo.1.g1").write_bytes(bytes(8192))
+    (directory / "engramd.a.ctl").symlink_to("/dev/null")
+    (directory / "engramd.no-name").write_bytes(bytes(8192))
+    args = ["prune", "--path", str(directory)] + ["--yes"] * yes
+    wanted = [path.name for path in paths]
+    result = run(*args, "--json")
+    assert result.returncode == 1
+    answer = json.loads(result.stdout)
+    assert [entry["name"] for entry in answer["entries"]] == wanted
+    error, = answer["errors"]
+    assert error["instance"] == "a" and error["fix"]
+    assert f"{directory}/engramd.a.ctl: Too many levels" in error["message"]
+    assert result.stderr.splitlines()[0] == f"engramctl: {error['message']}"
+    left = {"engramd.a.demo.1.g1", "engramd.a.ctl", "engramd.no-name"}
+    assert {path.name for path in directory.iterdir()} == (
+        left if yes else left | set(wanted))
+
+
 def test_prune_refuses_a_path():
     result = run("prune", "--instance", "../x")
     assert result.stderr == ('engramctl: --instance: "../x" is no instance '

@@ -239,6 +239,54 @@ def test_prune_after_a_crash(tmp_path, sidecar):
     assert dead.names() == []
 
 
+def listed(instance, *args):
+    answer = json.loads(run("prune", "--instance", instance, "--json",
+                            *args).stdout)
+    return [entry["name"] for entry in answer["entries"]]
+
+
+def test_prune_is_exact(tmp_path, sidecar):
+    """All of what no living engramd owns, and nothing of one that lives,
+    however slow it is."""
+    tables = sidecar.config["tables"]
+    living, stopped, killed, loading, kept, ended = (
+        engramd.Sidecar(tmp_path, tables) for _ in range(6))
+    for server in (living, stopped, killed, kept, ended):
+        server.client().have("demo")
+    stopped.pause()
+    killed.kill()
+    kept.client().call("shutdown", keep=True)
+    ended.client().call("shutdown")
+    assert (kept.wait(), ended.wait()) == (0, 0)
+    # what was not whole yet
+    loading.kill()
+    name = engramd.SHM / f"engramd.{loading.instance}.demo.3.g1.tmp"
+    name.write_bytes(bytes(4096))
+
+    owned = {server: server.names() for server in (living, stopped)}
+    left = {server: server.names() for server in (killed, loading, kept)}
+    assert len(left[killed]) == len(left[kept]) == 3
+    for server, names in left.items():
+        assert listed(server.instance) == names
+        assert server.names() == names
+        assert listed(server.instance, "--yes") == names
+        assert server.names() == []
+    for server, names in owned.items():
+        assert listed(server.instance) == []
+        assert listed(server.instance, "--yes") == []
+        assert server.names() == names
+    assert listed(ended.instance) == []
+    stopped.resume()
+    for server in living, stopped:
+        client = server.client()
+        job = client.finish(client.call("verify", table="demo")["job"])
+        assert job["state"] == "done"
+        server.stop()
+    for server in killed, loading, kept, ended:
+        server.start()  # its socket goes with it
+        server.stop()
+
+
 def test_config(ctl, sidecar, tmp_path):
     given = json.loads(ctl("config", "get").stdout)
     assert given == json.loads(sidecar.config_file.read_text())

@@ -57,6 +57,8 @@ static void test_owner_dies(void)
 	pid = start_owner();
 	CHECK_OK(engram_control_owned(&backing, instance, &owned, &err));
 	CHECK(owned);
+	CHECK(engram_control_claim(&backing, instance, &o, &err) ==
+	      ENGRAM_EBUSY);
 	CHECK(engram_control_own(&backing, instance, &o, &err) == ENGRAM_EBUSY);
 	snprintf(want, sizeof(want),
 		 "instance \"%s\" belongs to the engramd with pid %d", instance,
@@ -75,6 +77,11 @@ static void test_owner_dies(void)
 	CHECK(!kill(pid, SIGKILL) && waitpid(pid, NULL, 0) == pid);
 	CHECK_OK(engram_control_owned(&backing, instance, &owned, &err));
 	CHECK(!owned);
+	/* Who only claims it keeps others out, and writes nothing. */
+	CHECK_OK(engram_control_claim(&backing, instance, &o, &err));
+	CHECK_OK(engram_control_owned(&backing, instance, &owned, &err));
+	CHECK(owned && engram_control_load64(&page->boot_epoch) == epoch);
+	engram_control_disown(o, 0);
 	CHECK_OK(engram_control_own(&backing, instance, &o, &err));
 	CHECK(!stat(path, &after) && before.st_ino == after.st_ino);
 	CHECK(engram_control_load64(&page->boot_epoch) &&

@@ -185,6 +185,11 @@ static void test_control(void)
 	snprintf(want, sizeof(want), "make room in %s", dir);
 	CHECK_STR(err.fix, want);
 	CHECK(!o);
+	/* To remove what is in the way takes none. */
+	CHECK_OK(engram_control_claim(&backing, "full", &o, &err));
+	engram_control_disown(o, 1);
+	CHECK_OK(engram_control_claim(&backing, "full", &o, &err));
+	engram_control_disown(o, 0);
 	release();
 	CHECK_OK(engram_control_own(&backing, "full", &o, &err));
 	engram_control_disown(o, 1);
