@@ -165,6 +165,14 @@ def test_replaced_parameters_do_not_matter(vllm, layout, hashes):
                           wanted(3, hashes))
 
 
+def test_a_model_without_memory(vllm, layout, client):
+    """As vLLM makes one to look at its parameters: nothing is attached."""
+    with torch.device("meta"):
+        model = build(layout)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert client.table("demo")["leases"] == 0 and not plugin._embeddings
+
+
 def test_idle_replicas(vllm, layout):
     """They look up nothing, or ids that are none."""
     model = build(layout)

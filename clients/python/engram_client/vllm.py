@@ -341,10 +341,12 @@ def _make_embedding(module: Any) -> Any:
                 tuple(size for order in layout.primes[layer_hash_index]
                       for size in order), cpu_offload=True)
             self.quant_method = _NothingToLoad()
-            self._table = _attach(ours, layout, layer_hash_index, *self._shard)
             self._path = ours.path
             self._gather: Any = None
             self._ready = False
+            if self.weight.is_meta:
+                return  # a model that is only looked at
+            self._table = _attach(ours, layout, layer_hash_index, *self._shard)
             _embeddings.append(self)
 
         def _get_shard_info(self) -> tuple[int, int]:
