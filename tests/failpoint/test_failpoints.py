@@ -159,6 +159,48 @@ def test_killed(tables, reader, known, usual, point):
     assert held(tables) == usual
 
 
+# Once the table that is there has been taken over and published.
+RELOADING = ("load_opened:2", "load_admitted", "segment_created", "load_block",
+             "load_checked", "segment_ready", "segment_linked",
+             "segment_published", "publish_identified", "publish_begin:2",
+             "old_free_begin", "old_free_done")
+
+
+@pytest.mark.parametrize("point", RELOADING)
+def test_killed_in_a_reload(make, seeded, known, point):
+    """Its reader, which refreshes, has right rows all the time, and moves on
+    with the next one."""
+    sidecar = make([{"name": "demo", "checkpoint": str(seeded[0])}])
+    sidecar.client().have("demo")
+    reader = row_reader.RowReader(sidecar, "demo", known)
+    reader.goes_on()
+    sidecar.kill()
+    with_point(sidecar, point, "kill")
+    engramd.until(sidecar.answers, "the sidecar answers")
+    reader.attached(2)
+    client = sidecar.client()
+    client.have("demo")
+    client.request("reload", table="demo", checkpoint=str(seeded[1]))
+    assert sidecar.wait() == -signal.SIGKILL
+    sidecar.hang_up()
+    reader.goes_on()
+    attached = reader.attaches
+    again(sidecar)
+    reader.attached(attached + 1)
+    client = sidecar.client()
+    client.have("demo")
+    job = client.finish(client.call("reload", table="demo",
+                                    checkpoint=str(seeded[1]))["job"])
+    assert job["state"] == "done", job
+    engramd.until(lambda: reader.generation == job["generation"],
+                  "the reader moves on")
+    reader.goes_on()
+    assert reader.seeds == 0b11 and reader.refreshes > 0
+    engramd.until(lambda: len(sidecar.segments()) == 2,
+                  "one generation is left")
+    reader.end()
+
+
 @pytest.mark.parametrize("point", SIDECAR)
 def test_stopped(tables, reader, point):
     """Who has attached reads on meanwhile; continued, it is as if nothing
