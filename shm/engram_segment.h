@@ -251,6 +251,12 @@ enum engram_status engram_segment_plan(const struct engram_segment_spec *spec,
 				       uint64_t *total_bytes,
 				       struct engram_error *err);
 
+/* The header that a segment of this spec begins with, but for names, time,
+ * state, checksums and pages larger than usual. */
+enum engram_status engram_segment_plan_header(
+	const struct engram_segment_spec *spec, struct engram_segment_header *h,
+	struct engram_error *err);
+
 /*
  * Make the file under a temporary name (O_EXCL), size it, map it read-write,
  * shared, MADV_DONTFORK, and say which nodes its pages come from.  Allocates

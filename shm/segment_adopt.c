@@ -148,7 +148,8 @@ enum engram_status engram_segment_compare(
 	const struct engram_segment_spec *spec, struct engram_error *err)
 {
 	struct engram_segment_header want;
-	enum engram_status status = segment_plan_header(spec, &want, err);
+	enum engram_status status =
+		engram_segment_plan_header(spec, &want, err);
 
 	if (status)
 		return status;

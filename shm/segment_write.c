@@ -87,9 +87,9 @@ static void place_block(struct engram_segment_block *block, uint64_t count,
 	*end = round_up(*end + count * element, 8);
 }
 
-enum engram_status segment_plan_header(const struct engram_segment_spec *spec,
-				       struct engram_segment_header *h,
-				       struct engram_error *err)
+enum engram_status engram_segment_plan_header(
+	const struct engram_segment_spec *spec, struct engram_segment_header *h,
+	struct engram_error *err)
 {
 	uint64_t end = sizeof(*h);
 	enum engram_status status;
@@ -132,7 +132,7 @@ enum engram_status engram_segment_plan(const struct engram_segment_spec *spec,
 				       struct engram_error *err)
 {
 	struct engram_segment_header h;
-	enum engram_status status = segment_plan_header(spec, &h, err);
+	enum engram_status status = engram_segment_plan_header(spec, &h, err);
 
 	if (!status)
 		*total_bytes = h.total_bytes;
@@ -207,7 +207,7 @@ enum engram_status engram_segment_create(const struct engram_backing *backing,
 	enum engram_status status;
 
 	*out = NULL;
-	status = segment_plan_header(spec, &h, err);
+	status = engram_segment_plan_header(spec, &h, err);
 	if (status)
 		return status;
 	clock_gettime(CLOCK_REALTIME, &now);

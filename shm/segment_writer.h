@@ -33,10 +33,4 @@ void segment_usual_fix(const struct engram_segment_writer *w,
 /* Unmap, close and free; names stay. */
 void segment_writer_close(struct engram_segment_writer *w);
 
-/* The header that a segment of this spec begins with, but for names, time,
- * state and checksums. */
-enum engram_status segment_plan_header(const struct engram_segment_spec *spec,
-				       struct engram_segment_header *h,
-				       struct engram_error *err);
-
 #endif

@@ -17,6 +17,7 @@
 #include "gather_pool.h"
 #include "json.h"
 #include "loader.h"
+#include "manifest.h"
 #include "table_format.h"
 
 enum log_level { LOG_ERROR = 0, LOG_WARN, LOG_INFO, LOG_DEBUG };
@@ -50,6 +51,7 @@ struct config_table {
 	enum engram_record_layout layout;
 	bool load_at_start;
 	bool verify; /* read back after loading; default true */
+	enum manifest_mode manifest;
 	int32_t *layers;
 	uint32_t num_layers;	/* 0: all */
 	char **weight_patterns; /* NULL-terminated, or NULL */

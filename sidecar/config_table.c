@@ -13,6 +13,7 @@
 static const char *const layout_names[] = {"packed", "split", NULL};
 static const enum engram_record_layout layouts[] = {ENGRAM_PACKED,
 						    ENGRAM_SPLIT};
+static const char *const manifest_names[] = {"auto", "require", "off", NULL};
 static const char *const load_names[] = {"start", "on_demand", NULL};
 
 /* How often `mark` is in a pattern. */
@@ -182,6 +183,8 @@ enum engram_status config_parse_table(json_t *value, const char *path,
 	out->layout = layouts[json_view_enum(&v, "layout", layout_names, 0)];
 	out->load_at_start = json_view_enum(&v, "load", load_names, 0) == 0;
 	out->verify = json_view_bool(&v, "verify", true);
+	out->manifest = (enum manifest_mode)json_view_enum(
+		&v, "manifest", manifest_names, MANIFEST_AUTO);
 	read_layers(&v, out);
 	read_tensors(&v, out);
 	out->token_map = config_string(&v, "token_map", NULL);

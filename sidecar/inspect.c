@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "inspect.h"
+#include "json_write.h"
 #include "safetensors.h"
 #include "spec.h"
 #include "views.h"
@@ -331,21 +332,6 @@ static json_t *describe(const struct inspect_options *options,
 	return inspect_end(&o);
 }
 
-static bool print_json(const json_t *all)
-{
-	/* Not json_dumpf: it does not tell when it had no memory. */
-	const size_t flags = JSON_INDENT(2);
-	size_t size = json_dumpb(all, NULL, 0, flags);
-	char *text = size ? malloc(size) : NULL;
-	bool good = text && json_dumpb(all, text, size, flags) == size;
-
-	if (good)
-		good = fwrite(text, 1, size, stdout) == size &&
-		       putchar('\n') == '\n';
-	free(text);
-	return good;
-}
-
 static int no_memory(void)
 {
 	fputs("engramd: no memory to inspect a checkpoint\n", stderr);
@@ -359,7 +345,7 @@ static int print(const struct inspect_options *options,
 	bool good = all;
 
 	if (good && options->json)
-		good = print_json(all);
+		good = json_write(all, stdout);
 	else if (good)
 		inspect_text(all);
 	json_decref(all);

@@ -11,6 +11,7 @@
 #include "huge_pages.h"
 #include "load.h"
 #include "log.h"
+#include "manifest.h"
 #include "numa.h"
 #include "placement.h"
 
@@ -97,23 +98,32 @@ static enum engram_status create_layers(const struct load *load,
 
 static enum engram_status fill_layers(const struct load *load,
 				      const struct checkpoint *checkpoint,
+				      const struct manifest *manifest,
 				      struct generation *gen, struct job *job,
 				      struct engram_error *err)
 {
 	struct loader_options options = load->options;
 	struct loader_layer layers[ENGRAM_LAYERS_MAX];
-	enum engram_status status;
+	enum engram_status status = ENGRAM_OK;
 	cpu_set_t near;
 	uint32_t i;
 
 	if (load->backing.numa != ENGRAM_NUMA_LOCAL &&
 	    numa_cores("", load->backing.nodes, &near))
 		options.cores = &near;
-	for (i = 0; i < gen->num_layers; i++)
-		layers[i] = (struct loader_layer){&checkpoint->layers[i],
-						  gen->layers[i].writer};
+	for (i = 0; i < gen->num_layers && !status; i++) {
+		layers[i] =
+			(struct loader_layer){.layer = &checkpoint->layers[i],
+					      .writer = gen->layers[i].writer};
+		if (manifest)
+			status = manifest_find(manifest, gen->layers[i].header,
+					       &layers[i].known, err);
+	}
+	if (status)
+		return status;
 	status = loader_fill(checkpoint, layers, gen->num_layers, &options,
 			     &job->progress, &gen->report, err);
+	gen->report.manifest = manifest != NULL;
 	return status ? status : FAILPOINT_STATUS(load_filled, err);
 }
 
@@ -190,8 +200,9 @@ static enum engram_status read_back(struct generation *gen,
 
 static enum engram_status build(struct load *load,
 				const struct checkpoint *checkpoint,
-				const struct plan *plans, struct job *job,
-				struct engram_error *err)
+				const struct plan *plans,
+				const struct manifest *manifest,
+				struct job *job, struct engram_error *err)
 {
 	struct generation *gen = load->gen;
 	bool lock_later = false;
@@ -202,7 +213,7 @@ static enum engram_status build(struct load *load,
 	if (!status)
 		status = load_lock_ahead(gen, load->lock, &lock_later, err);
 	if (!status)
-		status = fill_layers(load, checkpoint, gen, job, err);
+		status = fill_layers(load, checkpoint, manifest, gen, job, err);
 	if (status)
 		return status;
 	if (load->spec->config.verify) {
@@ -234,21 +245,30 @@ static enum engram_status admit_and_build(struct load *load,
 					  struct job *job,
 					  struct engram_error *err)
 {
+	struct manifest manifest = {0};
 	struct memory_promise promise;
 	enum engram_status status;
+	bool found;
 
 	if (load->lock == MEMORY_LOCK_REQUIRE) {
 		status = memory_lockable(need->bytes, err);
 		if (status)
 			return status;
 	}
+	status = load_manifest_read(&load->spec->config, checkpoint, &manifest,
+				    &found, err);
+	if (status)
+		return status;
 	status = memory_admit(load->ledger, &load->backing, need,
 			      &job->progress, &promise, err);
 	if (status)
-		return status;
+		goto out;
 	FAILPOINT(load_admitted);
-	status = build(load, checkpoint, plans, job, err);
+	status = build(load, checkpoint, plans, found ? &manifest : NULL, job,
+		       err);
 	memory_release(load->ledger, &promise);
+out:
+	manifest_free(&manifest);
 	return status;
 }
 

@@ -54,6 +54,19 @@ enum engram_status load_lock_ahead(struct generation *gen,
 /* ENGRAM_ECANCELED if somebody has asked for it. */
 enum engram_status load_canceled(struct job *job, struct engram_error *err);
 
+struct manifest;
+
+/* The checkpoint's manifest, as the table wants it; its files are those of the
+ * checkpoint.  Without one, *found is false. */
+enum engram_status load_manifest_read(const struct config_table *table,
+				      const struct checkpoint *checkpoint,
+				      struct manifest *manifest, bool *found,
+				      struct engram_error *err);
+/* Are the checksums of a generation still those of the manifest beside its
+ * checkpoint?  ENGRAM_ESOURCECHANGED. */
+enum engram_status load_compare_manifest(const struct generation *gen,
+					 struct engram_error *err);
+
 /* Read every layer back and compare with its checksums. */
 enum engram_status load_verify(const struct generation *gen, uint32_t threads,
 			       struct job *job, struct engram_error *err);

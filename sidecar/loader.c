@@ -234,13 +234,19 @@ static enum engram_status add_target(struct loader_shared *shared,
 	enum engram_status status;
 
 	target->layer_id = layer->layer->layer_id;
-	target->header = engram_segment_writer_header(layer->writer);
-	target->base = engram_segment_writer_base(layer->writer);
-	target->checksums = engram_segment_writer_checksums(layer->writer);
+	target->header = layer->header;
+	target->checksums = layer->checksums;
+	target->known = layer->known;
+	if (layer->writer) {
+		target->header = engram_segment_writer_header(layer->writer);
+		target->base = engram_segment_writer_base(layer->writer);
+		target->checksums =
+			engram_segment_writer_checksums(layer->writer);
+	}
 	target->progress = &shared->progress->layers[shared->num_targets];
 	status = loader_plan_init(&target->plan, target->header, layer->layer,
 				  err);
-	if (!status)
+	if (!status && layer->writer)
 		status = loader_memory_init(&target->memory, layer->writer,
 					    &shared->progress->bytes_touched,
 					    err);

@@ -72,7 +72,8 @@ struct loader_report {
 	bool direct; /* of every file */
 	bool registered_buffers;
 	uint32_t threads, queue_depth, block_bytes;
-	bool tuned; /* depth and block were found by trying */
+	bool tuned;    /* depth and block were found by trying */
+	bool manifest; /* what was read is what the manifest says */
 	double seconds_read, seconds_verify;
 	char engine_reason[128]; /* why not the first choice, or "" */
 };
@@ -80,7 +81,12 @@ struct loader_report {
 /* A layer to be filled. */
 struct loader_layer {
 	const struct checkpoint_layer *layer;
-	struct engram_segment_writer *writer;
+	struct engram_segment_writer *writer; /* NULL: only take checksums */
+	/* Without a writer: of the segment that would be, and [chunks]. */
+	const struct engram_segment_header *header;
+	uint64_t *checksums;
+	/* What they must come out as, or NULL. */
+	const uint64_t *known;
 };
 
 /*
@@ -89,7 +95,8 @@ struct loader_layer {
  * before.  On any error or cancellation all threads have ended but those that
  * wait for a drive which does not answer; all descriptors are closed, and the
  * segments are the caller's to discard.  ENGRAM_EIO and ENGRAM_ESOURCECHANGED
- * name the file (err->path) and the offset.
+ * name the file (err->path) and the offset; ENGRAM_ECHECKSUM, of rows that are
+ * not as they are known, too.
  */
 enum engram_status loader_fill(const struct checkpoint *checkpoint,
 			       const struct loader_layer *layers,

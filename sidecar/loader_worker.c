@@ -340,6 +340,33 @@ static void count_done(struct loader_worker *w, const struct slot *slot)
 	atomic_fetch_add(&w->shared->progress->bytes_done, bytes);
 }
 
+/* Is the chunk what it is known to be? */
+static enum engram_status compare_known(struct loader_worker *w,
+					const struct loader_target *target,
+					uint64_t chunk)
+{
+	const struct loader_plan *plan = &target->plan;
+	const uint64_t row = chunk * plan->chunk_rows;
+	const struct loader_place place =
+		loader_plan_place(plan->codes, plan->code_bytes, row);
+	const char *path = sources_of(&w->shared->sources, place.file)->path;
+	struct engram_error *err = &w->err;
+
+	if (!target->known || target->known[chunk] == target->checksums[chunk])
+		return ENGRAM_OK;
+	engram_error_set(err, ENGRAM_ECHECKSUM,
+			 "rows %" PRIu64 "..%" PRIu64 ", at %" PRIu64
+			 " of %s: not the bytes that the manifest was written "
+			 "for",
+			 row, loader_plan_chunk_end(plan, chunk), place.offset,
+			 path);
+	engram_error_fix(err, "download the checkpoint again; if it was "
+			      "changed on purpose, write the manifest anew "
+			      "(engramctl manifest write DIR)");
+	engram_error_path(err, "%s", path);
+	return ENGRAM_ECHECKSUM;
+}
+
 static enum engram_status put_block(struct loader_worker *w,
 				    const struct slot *slot)
 {
@@ -365,7 +392,10 @@ static enum engram_status put_block(struct loader_worker *w,
 		loader_plan_drop(plan, &w->shared->sources,
 				 block->chunk * plan->chunk_rows,
 				 block->row + block->rows);
+		status = compare_known(w, target, block->chunk);
 	}
+	if (status)
+		return status;
 	status = FAILPOINT_STATUS(load_block, &w->err);
 	if (!status)
 		count_done(w, slot);

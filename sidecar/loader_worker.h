@@ -19,6 +19,7 @@ struct loader_target {
 	const struct engram_segment_header *header;
 	void *base; /* of the segment */
 	uint64_t *checksums;
+	const uint64_t *known; /* or NULL */
 	struct loader_memory memory;
 	struct loader_layer_progress *progress;
 };

@@ -9,6 +9,7 @@
 #include "config.h"
 #include "inspect.h"
 #include "log.h"
+#include "manifest.h"
 #include "server.h"
 
 static const char usage[] =
@@ -16,6 +17,8 @@ static const char usage[] =
 	"       engramd --inspect DIR [--json] [--tp-size N] [--token-map "
 	"FILE]\n"
 	"       engramd -c FILE --table NAME [--inspect DIR] [--json] ...\n"
+	"       engramd --write-manifest DIR | --check-manifest DIR\n"
+	"               [-c FILE --table NAME] [--token-map FILE]\n"
 	"\n"
 	"Hold embedding tables in shared memory and lend them to local\n"
 	"processes.  See engramd(8) and engramd.json(5).\n"
@@ -31,6 +34,10 @@ static const char usage[] =
 	"      --json          that as JSON\n"
 	"      --tp-size N     that with the shares of N ranks\n"
 	"      --token-map FILE  the table's \"token_map\"\n"
+	"      --write-manifest DIR  read all of a checkpoint, and write down "
+	"what\n"
+	"                      it holds: loads are compared with that\n"
+	"      --check-manifest DIR  only read it, and compare\n"
 	"  -h, --help          this text\n"
 	"  -V, --version       the version\n"
 	"\n"
@@ -88,10 +95,11 @@ static int serve(const char *file)
 
 struct arguments {
 	const char *file;
-	const char *table; /* to inspect */
+	const char *table; /* to inspect, or for a manifest */
 	bool only_check;
 	bool inspects; /* some option of --inspect */
 	struct inspect_options inspect;
+	struct manifest_command manifest; /* without `dir` it is none */
 };
 
 static bool take_size(const char *text, uint32_t *out)
@@ -118,7 +126,19 @@ static const struct config_table *find_table(const struct config *config,
 	return NULL;
 }
 
-static int inspect_table(const struct arguments *a)
+static int write_manifest(const struct arguments *a,
+			  const struct config *config,
+			  const struct config_table *table)
+{
+	const struct loader_options usual = {.threads = 0};
+	struct manifest_command command = a->manifest;
+
+	command.table = table;
+	command.token_map = a->inspect.token_map;
+	return manifest_run(&command, config ? &config->loader : &usual);
+}
+
+static int run_table(const struct arguments *a)
 {
 	struct inspect_options options = a->inspect;
 	struct config *config;
@@ -127,7 +147,9 @@ static int inspect_table(const struct arguments *a)
 	if (code)
 		return code;
 	options.table = find_table(config, a->table);
-	if (options.table) {
+	if (options.table && a->manifest.dir) {
+		code = write_manifest(a, config, options.table);
+	} else if (options.table) {
 		code = inspect_run(&options);
 	} else {
 		fprintf(stderr,
@@ -150,10 +172,15 @@ static int check_arguments(const struct arguments *a)
 				"and --check out, or add --table NAME");
 	if (a->table && a->only_check)
 		return complain("--table does not go with --check");
-	if (a->inspects && !a->inspect.dir && !a->table)
+	if (a->manifest.dir &&
+	    (a->inspect.dir || a->inspect.json || a->inspect.tp_size ||
+	     a->only_check || (a->file && !a->table)))
+		return complain("--write-manifest and --check-manifest go with "
+				"-c FILE --table NAME and --token-map only");
+	if (a->inspects && !a->inspect.dir && !a->table && !a->manifest.dir)
 		return complain("--json, --tp-size and --token-map go with "
 				"--inspect DIR or --table NAME");
-	if (!a->inspect.dir && !a->file)
+	if (!a->inspect.dir && !a->file && !a->manifest.dir)
 		return complain("no configuration: give -c FILE");
 	return EXIT_SUCCESS;
 }
@@ -165,7 +192,9 @@ static int run(const struct arguments *a)
 	if (code)
 		return code;
 	if (a->table)
-		return inspect_table(a);
+		return run_table(a);
+	if (a->manifest.dir)
+		return write_manifest(a, NULL, NULL);
 	if (a->inspect.dir)
 		return inspect_run(&a->inspect);
 	return a->only_check ? check(a->file) : serve(a->file);
@@ -177,6 +206,8 @@ int main(int argc, char **argv)
 		{"config", required_argument, NULL, 'c'},
 		{"check", no_argument, NULL, 'k'},
 		{"inspect", required_argument, NULL, 'i'},
+		{"write-manifest", required_argument, NULL, 'w'},
+		{"check-manifest", required_argument, NULL, 'W'},
 		{"table", required_argument, NULL, 'n'},
 		{"json", no_argument, NULL, 'j'},
 		{"tp-size", required_argument, NULL, 't'},
@@ -200,6 +231,11 @@ int main(int argc, char **argv)
 			break;
 		case 'i':
 			a.inspect.dir = optarg;
+			break;
+		case 'w':
+		case 'W':
+			a.manifest.dir = optarg;
+			a.manifest.check = option == 'W';
 			break;
 		case 'n':
 			a.table = optarg;

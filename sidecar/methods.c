@@ -65,6 +65,7 @@ const struct rpc_method rpc_methods[] = {
 	  {.name = "verify",
 	   .type = RPC_BOOLEAN,
 	   .summary = "read back after loading"},
+	  STRING("manifest", false, "\"auto\", \"require\" or \"off\""),
 	  {.name = "reload",
 	   .type = RPC_OBJECT,
 	   .summary = "how it is replaced"},

@@ -41,7 +41,7 @@ struct rpc_param {
 	const char *summary;
 };
 
-#define RPC_PARAMS_MAX 12
+#define RPC_PARAMS_MAX 16
 
 struct rpc_call {
 	struct server *server;

@@ -317,6 +317,8 @@ static enum engram_status run_verify(struct job *job, struct engram_error *err)
 	if (!status && table->verify_records)
 		status = load_verify(table->current, table->verify_threads, job,
 				     err);
+	if (!status && table->verify_records)
+		status = load_compare_manifest(table->current, err);
 	if (status)
 		engram_error_context(err, "table \"%s\"", table->name);
 	return status;

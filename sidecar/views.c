@@ -151,15 +151,15 @@ static json_t *view_report(const struct generation *gen)
 	if (!gen || gen->adopted)
 		return json_null();
 	r = &gen->report;
-	return json_pack("{s:s, s:b, s:b, s:I, s:I, s:I, s:b, s:f, s:f, s:o}",
-			 "engine", loader_engine_name(r->engine), "direct",
-			 r->direct, "registered_buffers", r->registered_buffers,
-			 "threads", (json_int_t)r->threads, "queue_depth",
-			 (json_int_t)r->queue_depth, "block_bytes",
-			 (json_int_t)r->block_bytes, "tuned", r->tuned,
-			 "seconds_read", r->seconds_read, "seconds_verify",
-			 r->seconds_verify, "reason",
-			 view_text(r->engine_reason));
+	return json_pack(
+		"{s:s, s:b, s:b, s:I, s:I, s:I, s:b, s:b, s:f, s:f, s:o}",
+		"engine", loader_engine_name(r->engine), "direct", r->direct,
+		"registered_buffers", r->registered_buffers, "threads",
+		(json_int_t)r->threads, "queue_depth",
+		(json_int_t)r->queue_depth, "block_bytes",
+		(json_int_t)r->block_bytes, "tuned", r->tuned, "manifest",
+		r->manifest, "seconds_read", r->seconds_read, "seconds_verify",
+		r->seconds_verify, "reason", view_text(r->engine_reason));
 }
 
 static bool add_generation(json_t *array, const struct generation *gen,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a checkpoint is only engramd knows, and it says so itself: this runs
- * `engramd --inspect`, which needs no engramd that runs already.
+ * `engramd --inspect` or `--write-manifest`, which need no engramd that runs
+ * already.
  */
 #include <errno.h>
 #include <limits.h>
@@ -55,14 +56,26 @@ static enum cli_exit not_run(const struct cli *cli, int sys_errno)
 	return cli_fail(cli, &err);
 }
 
+/* An option, if it was given. */
+static void add_word(const char **words, const char *option, const char *value)
+{
+	size_t n = 0;
+
+	while (words[n])
+		n++;
+	if (value) {
+		words[n] = option;
+		words[n + 1] = value;
+	}
+}
+
 static enum cli_exit run_inspect(struct cli *cli)
 {
 	const char *tp_size = cli_option(cli, "--tp-size");
 	const char *token_map = cli_option(cli, "--token-map");
 	const char *config = cli_option(cli, "--config");
 	const char *table = cli_option(cli, "--table");
-	const char *words[WORDS_MAX] = {"engramd"};
-	size_t n = 1;
+	const char *words[WORDS_MAX] = {"engramd", cli->json ? "--json" : NULL};
 	int64_t size;
 
 	if (!config != !table || (!config && !cli->num_args))
@@ -71,26 +84,11 @@ static enum cli_exit run_inspect(struct cli *cli)
 				       "inspect: nothing to inspect");
 	if (!cli_integer(cli, "--tp-size", 1, 4096, 1, &size))
 		return CLI_USAGE;
-	if (cli->num_args) {
-		words[n++] = "--inspect";
-		words[n++] = cli->args[0];
-	}
-	if (config) {
-		words[n++] = "--config";
-		words[n++] = config;
-		words[n++] = "--table";
-		words[n++] = table;
-	}
-	if (cli->json)
-		words[n++] = "--json";
-	if (tp_size) {
-		words[n++] = "--tp-size";
-		words[n++] = tp_size;
-	}
-	if (token_map) {
-		words[n++] = "--token-map";
-		words[n++] = token_map;
-	}
+	add_word(words, "--inspect", cli->num_args ? cli->args[0] : NULL);
+	add_word(words, "--config", config);
+	add_word(words, "--table", table);
+	add_word(words, "--tp-size", tp_size);
+	add_word(words, "--token-map", token_map);
 	/* exec changes none of them, whatever its type says. */
 	run_engramd((char *const *)words);
 	return not_run(cli, errno);
@@ -102,6 +100,53 @@ static const struct cli_option inspect_options[] = {
 	{"--tp-size", "N", "the shares of N ranks, too"},
 	{"--token-map", "FILE", "the table's \"token_map\""},
 	{0},
+};
+
+static enum cli_exit run_manifest(struct cli *cli)
+{
+	const bool check = !strcmp(cli->args[0], "check");
+	const char *token_map = cli_option(cli, "--token-map");
+	const char *config = cli_option(cli, "--config");
+	const char *table = cli_option(cli, "--table");
+	const char *words[WORDS_MAX] = {
+		"engramd", check ? "--check-manifest" : "--write-manifest",
+		cli->args[1]};
+
+	if (!check && strcmp(cli->args[0], "write") != 0)
+		return cli_usage_error("engramctl manifest write|check DIR",
+				       "manifest: \"%s\" is neither",
+				       cli->args[0]);
+	if (!config != !table)
+		return cli_usage_error("give both, or none",
+				       "manifest: --config and --table go "
+				       "together");
+	add_word(words, "--config", config);
+	add_word(words, "--table", table);
+	add_word(words, "--token-map", token_map);
+	run_engramd((char *const *)words);
+	return not_run(cli, errno);
+}
+
+static const struct cli_option manifest_options[] = {
+	{"--config", "FILE", "a configuration, for --table"},
+	{"--table", "NAME", "as this table of it describes the checkpoint"},
+	{"--token-map", "FILE", "the table's \"token_map\""},
+	{0},
+};
+
+const struct cli_command cmd_manifest = {
+	.name = "manifest",
+	.usage = "write|check DIR [--config FILE --table NAME]\n"
+		 "                         [--token-map FILE]",
+	.summary = "write down what a checkpoint holds, or compare",
+	.details = "\nReads all rows. What write leaves in the directory is "
+		   "compared with each load and\nverify from then on. Exits "
+		   "with 1 if check finds other bytes. Runs engramd; no\n"
+		   "engramd needs to run.",
+	.min_args = 2,
+	.max_args = 2,
+	.options = manifest_options,
+	.run = run_manifest,
 };
 
 const struct cli_command cmd_inspect = {

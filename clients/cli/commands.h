@@ -14,9 +14,10 @@ extern const struct cli_command cmd_load, cmd_reload, cmd_unload, cmd_verify;
 extern const struct cli_command cmd_publish, cmd_discard, cmd_rollback;
 /* cmd_rows.c */
 extern const struct cli_command cmd_hash, cmd_rows, cmd_lookup;
-extern const struct cli_command cmd_tokmap;   /* cmd_tokmap.c */
-extern const struct cli_command cmd_bench;    /* cmd_bench.c */
-extern const struct cli_command cmd_inspect;  /* cmd_inspect.c */
+extern const struct cli_command cmd_tokmap; /* cmd_tokmap.c */
+extern const struct cli_command cmd_bench;  /* cmd_bench.c */
+/* cmd_inspect.c */
+extern const struct cli_command cmd_inspect, cmd_manifest;
 extern const struct cli_command cmd_prune;    /* cmd_prune.c */
 extern const struct cli_command cmd_shutdown; /* cmd_shutdown.c */
 

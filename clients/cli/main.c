@@ -3,11 +3,11 @@
 #include "commands.h"
 
 const struct cli_command *const cli_commands[] = {
-	&cmd_status,  &cmd_tables,   &cmd_load,	  &cmd_reload, &cmd_publish,
-	&cmd_discard, &cmd_rollback, &cmd_unload, &cmd_verify, &cmd_clients,
-	&cmd_events,  &cmd_rpc,	     &cmd_health, &cmd_config, &cmd_hash,
-	&cmd_rows,    &cmd_lookup,   &cmd_tokmap, &cmd_bench,  &cmd_inspect,
-	&cmd_prune,   &cmd_shutdown, NULL,
+	&cmd_status,   &cmd_tables,   &cmd_load,     &cmd_reload, &cmd_publish,
+	&cmd_discard,  &cmd_rollback, &cmd_unload,   &cmd_verify, &cmd_clients,
+	&cmd_events,   &cmd_rpc,      &cmd_health,   &cmd_config, &cmd_hash,
+	&cmd_rows,     &cmd_lookup,   &cmd_tokmap,   &cmd_bench,  &cmd_inspect,
+	&cmd_manifest, &cmd_prune,    &cmd_shutdown, NULL,
 };
 
 int main(int argc, char **argv)

@@ -12,7 +12,7 @@ _engramctl()
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local commands="status tables load reload publish discard rollback
 		unload verify clients events rpc health config hash rows lookup tokmap bench inspect
-		prune shutdown"
+		manifest prune shutdown"
 	local common="--socket --instance --timeout --json --help --version"
 	local job="--no-wait --cancel-on-interrupt --progress"
 	local command="" word i
@@ -26,7 +26,7 @@ _engramctl()
 	--socket)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
-	--checkpoint | --path | inspect)
+	--checkpoint | --path | inspect | write | check)
 		mapfile -t COMPREPLY < <(compgen -d -- "$cur")
 		return ;;
 	--layout)
@@ -57,6 +57,7 @@ _engramctl()
 	tokmap) words+=" --id --diff --export" ;;
 	bench) words+=" --layer --rows --seconds --repeat --distribution
 		--threads" ;;
+	manifest) words+=" write check --config --table --token-map" ;;
 	inspect) words+=" --config --table --tp-size --token-map" ;;
 	shutdown) words+=" --keep --no-wait" ;;
 	prune) words+=" --yes --path" ;;

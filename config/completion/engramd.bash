@@ -8,11 +8,12 @@ _engramd()
 	case $prev in
 	-c | --config)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
-	--inspect)
+	--inspect | --write-manifest | --check-manifest)
 		mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
 	*)
 		mapfile -t COMPREPLY < <(compgen -W \
 			"--config --check --inspect --table --json --tp-size --token-map
+				--write-manifest --check-manifest
 				--help --version" -- "$cur") ;;
 	esac
 }

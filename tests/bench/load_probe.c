@@ -231,11 +231,13 @@ static void open_all(const char *dir)
 		if (checkpoint_spec(c, &c->layers[i], ENGRAM_PACKED, &spec,
 				    &sources, &err))
 			die(err.message);
-		*h = spec.head;
-		h->code_stride = engram_segment_record_bytes(h);
-		h->chunk_rows = ENGRAM_CHUNK_BYTES / h->code_stride;
-		h->checksums.count =
-			(h->rows + h->chunk_rows - 1) / h->chunk_rows;
+		spec.instance = spec.table = "probe";
+		spec.generation = 1;
+		if (engram_segment_plan_header(&spec, h, &err))
+			die(err.message);
+		/* Without a header before them. */
+		h->codes_offset = 0;
+		h->scales_offset = engram_segment_record_bytes(h);
 		open_run(&layers[i].codes, c, &c->layers[i].weight);
 		open_run(&layers[i].scales, c, &c->layers[i].scale);
 		if (loader_plan_init(&layers[i].plan, h, &c->layers[i], &err))

@@ -140,7 +140,7 @@ def test_help():
     assert commands == ["status", "tables", "load", "reload", "publish",
                         "discard", "rollback", "unload", "verify", "clients", "events", "rpc", "health", "config",
                         "hash", "rows", "lookup", "tokmap", "bench",
-                        "inspect", "prune", "shutdown"]
+                        "inspect", "manifest", "prune", "shutdown"]
     assert "exit codes:" in text
     for command in commands:
         result = run(command, "--help")

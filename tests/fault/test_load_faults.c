@@ -16,6 +16,7 @@
 #include "../unit/synth_fixture.h"
 #include "inject.h"
 #include "load.h"
+#include "manifest.h"
 #include "log.h"
 
 /* ---- calls that only a load makes ---- */
@@ -392,6 +393,23 @@ static void test_left(void)
 	CHECK(remove_left() == 2);
 }
 
+/* Loads are compared with it. */
+static void write_manifest(void)
+{
+	const struct checkpoint_options options = {.dir = model};
+	const struct loader_options usual = {.threads = 1};
+	static struct loader_progress progress;
+	struct checkpoint *c;
+	struct engram_error err;
+	struct manifest m;
+
+	CHECK_OK(checkpoint_open(&options, &c, &err));
+	CHECK_OK(manifest_make(c, &usual, NULL, &progress, &m, &err));
+	CHECK_OK(manifest_write(&m, model, &err));
+	manifest_free(&m);
+	checkpoint_free(c);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct way ways[] = {
@@ -411,6 +429,7 @@ int main(int argc, char **argv)
 	log_set_level(LOG_ERROR); /* thousands of faults are expected */
 	fixture_instance(instance, "load-faults");
 	synth_make(argv[0], checkpoint, model);
+	write_manifest();
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
 		sweep(&ways[i]);
 	test_left();

@@ -78,7 +78,7 @@ def test_status_of_a_loaded_table(sidecar, client, checkpoint):
     assert loader["threads"] >= 1
     assert set(loader) == {"engine", "direct", "registered_buffers",
                            "threads", "queue_depth", "block_bytes",
-                           "tuned", "seconds_read", "seconds_verify", "reason"}
+                           "tuned", "manifest", "seconds_read", "seconds_verify", "reason"}
     assert table["bytes"] == sum(x["bytes"] for x in table["layers"])
     assert [x["segment"] for x in table["layers"]] == sidecar.segments()
 

@@ -127,7 +127,8 @@ static inline enum engram_status loader_case_fill(
 	struct loader_progress *progress, struct loader_report *report,
 	struct engram_error *err)
 {
-	const struct loader_layer layer = {&c->layer, c->writer};
+	const struct loader_layer layer = {.layer = &c->layer,
+					   .writer = c->writer};
 
 	return loader_fill(&c->checkpoint, &layer, 1, options, progress, report,
 			   err);
