@@ -29,7 +29,8 @@ struct input {
 	size_t size;
 };
 
-/* Play the sidecar for one connection. */
+/* Play the sidecar for one connection; there is none for a client that connects
+ * anew. */
 static void *play(void *arg)
 {
 	const struct input *input = arg;
@@ -39,6 +40,8 @@ static void *play(void *arg)
 
 	if (sock < 0)
 		abort();
+	unlink(address.sun_path);
+	close(listener);
 	/* A client that has had enough closes: not an error here. */
 	if (send(sock, greeting, sizeof(greeting) - 1, MSG_NOSIGNAL) > 0)
 		while (at < input->size) {
@@ -62,22 +65,23 @@ static void *play(void *arg)
 
 static void finish(void)
 {
-	close(listener);
-	unlink(address.sun_path);
 	rmdir(dir);
 }
 
 static void start(void)
 {
-	if (!mkdtemp(dir))
-		abort();
-	snprintf(address.sun_path, sizeof(address.sun_path), "%s/s", dir);
+	if (!address.sun_path[0]) {
+		if (!mkdtemp(dir))
+			abort();
+		snprintf(address.sun_path, sizeof(address.sun_path), "%s/s",
+			 dir);
+		atexit(finish);
+	}
 	listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (listener < 0 ||
 	    bind(listener, (struct sockaddr *)&address, sizeof(address)) ||
 	    listen(listener, 4))
 		abort();
-	atexit(finish);
 }
 
 static void use(engram_client *client)
@@ -103,8 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	engram_client *client;
 	pthread_t thread;
 
-	if (listener < 0)
-		start();
+	start();
 	if (pthread_create(&thread, NULL, play, &input))
 		abort();
 	if (!engram_open(
