@@ -29,6 +29,7 @@ struct conn {
 	const struct conn_ops *ops;
 	void *owner;
 	struct event *readable, *writable, *deadline;
+	struct event *ended; /* the peer's end, behind lines not taken yet */
 	char *in;
 	size_t in_len, in_size;
 	size_t in_scanned; /* bytes known to have no newline */
@@ -69,6 +70,8 @@ void conn_free(struct conn *conn)
 		event_free(conn->writable);
 	if (conn->deadline)
 		event_free(conn->deadline);
+	if (conn->ended)
+		event_free(conn->ended);
 	close(conn->fd);
 	if (conn->in_fd >= 0)
 		close(conn->in_fd);
@@ -283,6 +286,38 @@ static bool receive(struct conn *conn)
 	return true;
 }
 
+/* The peer has so long to read more of its answers. */
+static bool set_deadline(struct conn *conn)
+{
+	static const struct timeval limit = {.tv_sec = FINISH_SECONDS};
+
+	return event_add(conn->deadline, &limit) == 0;
+}
+
+/* A peer that is not read from may have half-closed all the same, and then can
+ * only read.  Each time it has, it gets as long again. */
+static bool watch_end(struct conn *conn)
+{
+	if (conn->peer_ended)
+		return set_deadline(conn);
+	if (conn->paused)
+		return event_add(conn->ended, NULL) == 0;
+	event_del(conn->ended);
+	if (!conn->finishing)
+		event_del(conn->deadline);
+	return true;
+}
+
+static void on_ended(evutil_socket_t fd, short what, void *arg)
+{
+	struct conn *conn = arg;
+
+	(void)fd;
+	(void)what;
+	if (!set_deadline(conn))
+		conn_abort(conn);
+}
+
 static void on_readable(evutil_socket_t fd, short what, void *arg)
 {
 	struct conn *conn = arg;
@@ -299,6 +334,8 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
 	taken = take_lines(conn);
 	shrink(conn);
 	conn->paused = taken == TAKEN_PAUSED;
+	if (!watch_end(conn))
+		conn_abort(conn);
 	if (taken == TAKEN_SOME)
 		event_active(conn->readable, EV_READ, 0);
 	else if (!conn->peer_ended)
@@ -353,8 +390,9 @@ struct conn *conn_new(struct event_base *base, int fd,
 		event_new(base, fd, EV_READ | EV_PERSIST, on_readable, conn);
 	conn->writable = event_new(base, fd, EV_WRITE, on_writable, conn);
 	conn->deadline = event_new(base, -1, 0, on_deadline, conn);
+	conn->ended = event_new(base, fd, EV_CLOSED, on_ended, conn);
 	if (!conn->readable || !conn->writable || !conn->deadline ||
-	    event_add(conn->readable, NULL)) {
+	    !conn->ended || event_add(conn->readable, NULL)) {
 		conn->fd = -1; /* stays the caller's */
 		conn_free(conn);
 		return NULL;
@@ -396,14 +434,12 @@ enum engram_status conn_send(struct conn *conn, char *text, size_t len,
 
 void conn_finish(struct conn *conn)
 {
-	static const struct timeval limit = {.tv_sec = FINISH_SECONDS};
-
 	if (conn_finishing(conn))
 		return;
 	conn->finishing = true;
 	if (!conn->peer_ended)
 		set_reading(conn, true);
-	if (event_add(conn->deadline, &limit) || !flush(conn))
+	if (!set_deadline(conn) || !flush(conn))
 		conn_abort(conn);
 }
 

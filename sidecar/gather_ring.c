@@ -359,6 +359,32 @@ static bool serve_large(const struct gather_unit *u,
 	return good;
 }
 
+static void add(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+static void count_batch(struct gather_slot *slot, bool refused, uint32_t rows)
+{
+	add(refused ? &slot->refused : &slot->batches, 1);
+	if (!refused)
+		add(&slot->rows, rows);
+}
+
+struct gather_use gather_ring_use(const struct gather_ring *ring)
+{
+	struct gather_use use = {0};
+
+	for (uint32_t i = 0; i < ENGRAM_RING_SLOTS; i++) {
+		const struct gather_slot *slot = &ring->slots[i];
+
+		use.batches += atomic_load(&slot->batches);
+		use.refused += atomic_load(&slot->refused);
+		use.rows += atomic_load(&slot->rows);
+	}
+	return use;
+}
+
 struct gather_served gather_serve(const struct gather_unit *u)
 {
 	const struct gather_plan *plan = u->plan;
@@ -378,6 +404,8 @@ struct gather_served gather_serve(const struct gather_unit *u)
 		return served;
 	served.finished = true;
 	served.refused = done & GATHER_BAD;
+	count_batch(&u->ring->slots[u->slot], served.refused,
+		    plan->post.num_rows);
 	engram_ring_finish(&u->ring->ring, u->slot, plan->post.seq);
 	return served;
 }

@@ -51,6 +51,8 @@ struct gather_binding {
 struct gather_slot {
 	alignas(64) _Atomic uint64_t next; /* units handed out by counting */
 	alignas(64) _Atomic uint64_t done; /* units, and GATHER_BAD */
+	/* Of all batches, by who finishes one: where it has just been. */
+	_Atomic uint64_t batches, refused, rows;
 	_Atomic uint64_t flag_done[ENGRAM_RING_FLAGS]; /* the same, of each */
 };
 #define GATHER_BAD (UINT64_C(1) << 31) /* some were refused */
@@ -98,6 +100,13 @@ struct gather_served {
 	uint32_t rows;		/* copied */
 	bool finished, refused; /* the batch */
 };
+
+struct gather_use {
+	uint64_t batches, refused, rows;
+};
+
+/* What has been gathered through it; any thread. */
+struct gather_use gather_ring_use(const struct gather_ring *ring);
 
 /* Zeroed, for so many threads; NULL without memory. */
 struct gather_ring *gather_ring_new(uint32_t threads);

@@ -325,6 +325,51 @@ json_t *view_holders(const struct server *server, const struct generation *gen)
 	return array;
 }
 
+/* The leases that it may ask for rows of. */
+static json_t *view_bindings(const struct gather_ring *ring)
+{
+	json_t *leases = json_array();
+	uint32_t i;
+
+	for (i = 0; leases && i < GATHER_BINDINGS; i++) {
+		const struct gather_binding *b =
+			atomic_load(&ring->bindings[i]);
+
+		if (b && json_array_append_new(
+				 leases, json_integer((json_int_t)b->lease))) {
+			json_decref(leases);
+			return NULL;
+		}
+	}
+	return leases;
+}
+
+static json_t *view_ring(const struct gather_entry *entry)
+{
+	const struct gather_use use = gather_ring_use(entry->ring);
+
+	return json_pack("{s:I, s:I, s:o, s:I, s:I, s:I}", "ring",
+			 (json_int_t)entry->id, "bytes",
+			 (json_int_t)entry->ring->ring.bytes, "leases",
+			 view_bindings(entry->ring), "batches",
+			 (json_int_t)use.batches, "refused",
+			 (json_int_t)use.refused, "rows", (json_int_t)use.rows);
+}
+
+static json_t *view_rings(const struct client *client)
+{
+	json_t *rings = json_array();
+	const struct gather_entry *entry;
+
+	LIST_FOREACH(entry, &client->server->gather.rings, entry)
+	if (entry->client == client &&
+	    json_array_append_new(rings, view_ring(entry))) {
+		json_decref(rings);
+		return NULL;
+	}
+	return rings;
+}
+
 json_t *view_client(const struct client *client)
 {
 	json_t *leases = json_array();
@@ -336,12 +381,13 @@ json_t *view_client(const struct client *client)
 		return NULL;
 	}
 	return json_pack(
-		"{s:I, s:i, s:I, s:I, s:o, s:f, s:I, s:o}", "connection",
+		"{s:I, s:i, s:I, s:I, s:o, s:f, s:I, s:o, s:o}", "connection",
 		(json_int_t)client->id, "pid", (int)client->peer.pid, "uid",
 		(json_int_t)client->peer.uid, "gid",
 		(json_int_t)client->peer.gid, "name", view_text(client->name),
 		"age_seconds", clock_seconds_since(client->start_ns),
-		"requests", (json_int_t)client->requests, "leases", leases);
+		"requests", (json_int_t)client->requests, "leases", leases,
+		"rings", view_rings(client));
 }
 
 json_t *view_hello(const struct server *server)

@@ -271,6 +271,25 @@ static void add_leases(struct cli_columns *c, const json_t *leases)
 	cli_columns_add(c, "%s", text);
 }
 
+/* What engramd's threads read for it; an older engramd does not say. */
+static void add_rings(struct cli_columns *c, const json_t *rings)
+{
+	const size_t n = json_array_size(rings);
+	const json_t *ring;
+	int64_t rows = 0;
+	size_t i;
+
+	json_array_foreach(rings, i, ring)
+	{
+		rows += cli_int(ring, "rows");
+	}
+	if (n)
+		cli_columns_add(c, "%zu %s, %lld rows", n,
+				n == 1 ? "ring" : "rings", (long long)rows);
+	else
+		cli_columns_add(c, "-");
+}
+
 static enum cli_exit run_clients(struct cli *cli)
 {
 	struct cli_columns *c;
@@ -283,13 +302,14 @@ static enum cli_exit run_clients(struct cli *cli)
 		return cli_fail_last(cli);
 	if (cli->json)
 		return cli_print_json(result);
-	c = cli_columns_new(7);
+	c = cli_columns_new(8);
 	cli_columns_add(c, "CONNECTION");
 	cli_columns_add(c, "PID");
 	cli_columns_add(c, "UID");
 	cli_columns_add(c, "NAME");
 	cli_columns_add(c, "AGE");
 	cli_columns_add(c, "REQUESTS");
+	cli_columns_add(c, "GATHERED");
 	cli_columns_add(c, "LEASES");
 	json_array_foreach(json_object_get(result, "clients"), i, client)
 	{
@@ -303,6 +323,7 @@ static enum cli_exit run_clients(struct cli *cli)
 			cli_duration(age, cli_number(client, "age_seconds")));
 		cli_columns_add(c, "%lld",
 				(long long)cli_int(client, "requests"));
+		add_rings(c, json_object_get(client, "rings"));
 		add_leases(c, json_object_get(client, "leases"));
 	}
 	cli_columns_print(c);

@@ -150,6 +150,33 @@ def test_engramctl_shows_it(probe, sidecar):
     assert f"{10 * 24 * 2} rows" in line
 
 
+def test_who_uses_it(probe, sidecar):
+    """By client: rings, what they are bound to, and what was gathered."""
+    one, two = probe(), probe()
+    one.do("lookup", 10, 1)
+    one.do("lookup", 7, 2)
+    with sidecar.connection() as client:
+        client.greet()
+
+        def rings():
+            return {c["pid"]: c["rings"] for c in
+                    client.call("clients")["clients"]}
+
+        until(lambda: rings()[one.process.pid][0]["batches"] == 4, "counted")
+        shown = {c["pid"]: c for c in client.call("clients")["clients"]}
+        ring, = shown[one.process.pid]["rings"]
+        lease, = shown[one.process.pid]["leases"]
+        assert ring["leases"] == [lease["lease"]]
+        assert ring["rows"] == (10 + 7) * 24 * 2 and ring["refused"] == 0
+        assert ring["bytes"] > 0
+        idle, = shown[two.process.pid]["rings"]
+        assert (idle["batches"], idle["rows"]) == (0, 0)
+        assert shown[os.getpid()]["rings"] == []
+        one.kill()
+        until(lambda: one.process.pid not in rings(), "it has gone")
+        assert rings()[two.process.pid] == [idle]
+
+
 def test_wakes_up(probe, sidecar):
     one = probe()
     one.do("lookup", 3, 1)
