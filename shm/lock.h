@@ -18,7 +18,8 @@ int lock_try(int fd, int kind);
  * The exclusive lock, returns as above.  A process that is killed keeps its
  * locks until the kernel has unmapped its memory, seconds for a large table:
  * while `holder(fd)`, the pid that the file names (0: unknown), is such a
- * one, it is waited for, up to a minute.
+ * one, it is waited for, up to a minute; up to a second for one that is not
+ * seen.
  */
 int lock_exclusive(int fd, int32_t (*holder)(int fd));
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -153,6 +154,35 @@ static void test_contenders(void)
 		contend();
 	}
 	CHECK(!unlink(path));
+}
+
+static void *unlock_later(void *arg)
+{
+	const struct timespec wait = {.tv_nsec = 200000000};
+
+	nanosleep(&wait, NULL);
+	close(*(int *)arg);
+	return NULL;
+}
+
+/* An owner that is gone while something still has its memory, and with that
+ * the locked file. */
+static void test_lock_outlives_owner(void)
+{
+	struct engram_backing backing = fixture_shm();
+	struct engram_control_owner *o;
+	pid_t pid = start_owner();
+	pthread_t thread;
+	int fd;
+
+	kill(pid, SIGKILL);
+	CHECK(waitpid(pid, NULL, 0) == pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	CHECK(fd >= 0 && !flock(fd, LOCK_EX));
+	CHECK(!pthread_create(&thread, NULL, unlock_later, &fd));
+	CHECK_OK(engram_control_own(&backing, instance, &o, &err));
+	CHECK(!pthread_join(thread, NULL));
+	engram_control_disown(o, 1);
 }
 
 /* A page of another version is replaced, not written over. */
@@ -379,6 +409,7 @@ int main(void)
 	snprintf(path, sizeof(path), "/dev/shm/engramd.%s.ctl", instance);
 	test_owner_dies();
 	test_contenders();
+	test_lock_outlives_owner();
 	test_foreign_page();
 	test_damaged_page();
 	test_generation();
