@@ -14,6 +14,7 @@
 Needs no GPU, no torch and, but for the run with safetensors itself, nothing
 but Python.  Pages of the files are dropped from the cache before each read.
 """
+import functools
 import json
 import os
 import pathlib
@@ -102,6 +103,13 @@ def warm(gib):
     probe("pages", "huge", gib, len(os.sched_getaffinity(0)))
 
 
+def rest(files, gib):
+    """All reads begin alike: drives of virtual machines give more for a moment
+    after a pause."""
+    drive.drop(files)
+    warm(gib)
+
+
 class Engramd:
     """An engramd that loads one checkpoint again and again."""
 
@@ -173,7 +181,7 @@ def measure_drive(args, work):
     checkpoint = work / "drive"
     files = synth(checkpoint, gib)
     cores = len(os.sched_getaffinity(0))
-    limit = drive.Drive(files)
+    limit = drive.Drive(checkpoint, files, PROBE)
     engramd, checked = (Engramd(checkpoint, verify=verify)
                         for verify in (False, True))
     ways = {
@@ -184,17 +192,17 @@ def measure_drive(args, work):
         "preadv_full": lambda: probe("preadv-full", checkpoint, cores),
         "mmap_full": lambda: probe("mmap-full", checkpoint, cores),
         "engramd": engramd.load, "engramd_checked": checked.load}
-    limit.find()
+
+    # The full ways read into one copy and pack into another.
+    pause = functools.partial(rest, files, 2 * gib)
+    limit.find(pause)
     samples, limits, skipped = {name: [] for name in ways}, [], {}
     for turn in range(args.repeat or (1 if args.quick else 5)):
         shift = turn % len(ways)
         names = list(ways)
         for name in names[shift:] + names[:shift]:
-            drive.drop(files)
-            before = limit.limit()
-            drive.drop(files)
-            # The full ways read into one copy and pack into another.
-            warm(2 * gib)
+            before = limit.limit(pause)
+            pause()
             one = ways[name]()
             if isinstance(one, str):
                 skipped[name] = one
@@ -211,8 +219,8 @@ def measure_drive(args, work):
     for name, why in skipped.items():
         print(f"{name:16} skipped: {why}")
     return {
-        "gib": gib, "tool": limit.tool,
-        "tool_settings": [{"rate": rate, "setting": setting}
+        "gib": gib,
+        "settings": [{"rate": rate, "setting": setting}
                           for rate, setting in limit.tried],
         "limit": {"median": statistics.median(limits), "min": min(limits),
                   "max": max(limits)},
@@ -255,15 +263,14 @@ def measure_curve(args, work):
     for gib in args.sizes or ([0.02, 0.05] if args.quick else [1, 2, 4, 8]):
         checkpoint = work / "curve"
         files = synth(checkpoint, gib)
-        limit = drive.Drive(files)
+        limit = drive.Drive(checkpoint, files, PROBE)
         engramd = Engramd(checkpoint)
-        limit.find()
+        pause = functools.partial(rest, files, gib)
+        limit.find(pause)
         rounds = []
         for _ in range(args.repeat or (1 if args.quick else 3)):
-            drive.drop(files)
-            before = limit.limit()
-            drive.drop(files)
-            warm(gib)
+            before = limit.limit(pause)
+            pause()
             one = engramd.load()
             rounds.append({**one, "limit": before})
         engramd.stop()

@@ -20,9 +20,16 @@ def drive_table(part, markdown):
              f"{one['of_limit'] * 100:.0f} %")
             for name, one in part["ways"].items()]
     limit = part["limit"]
-    return (f"{part['gib']:g} GiB; the drive gives {part['tool']} "
+    tools = {}
+    for one in part["settings"]:
+        tool = one["setting"][0]
+        tools[tool] = max(one["rate"], tools.get(tool, 0))
+    best = ", ".join(f"{tool} {rate / 1e9:.2f}"
+                     for tool, rate in tools.items())
+    return (f"{part['gib']:g} GiB; the drive's limit is "
             f"{limit['median'] / 1e9:.2f} GB/s "
-            f"({limit['min'] / 1e9:.2f}–{limit['max'] / 1e9:.2f}).\n\n"
+            f"({limit['min'] / 1e9:.2f}–{limit['max'] / 1e9:.2f}; at first "
+            f"{best}).\n\n"
             + markdown(("way", "GB/s", "lowest–highest", "of the drive"),
                        rows)
             + "".join(f"\n\n{LABELS[name]}: not measured, {why}."

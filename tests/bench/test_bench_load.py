@@ -85,15 +85,22 @@ def test_readers_share_the_files(tmp_path, readers):
                               zip(files, (10, 3)) for at in range(count)]
 
 
-def test_dd_where_there_is_no_fio(tmp_path, monkeypatch):
+def test_the_fastest_of_each_tool_stays(monkeypatch):
     monkeypatch.setattr(drive.shutil, "which", lambda name: None)
+    found = drive.Drive("model", ["file"], "probe")
+    rates = {("dd", 4, "4M"): 5, ("raw", 16): 3}
+    monkeypatch.setattr(found, "read", lambda x: rates.get(x, 1))
+    pauses = []
+    assert found.find(lambda: pauses.append(1)) == 5
+    assert len(pauses) == len(drive.DD) + len(drive.RAW)
+    assert sorted(found.settings) == sorted(rates)
+    rates["raw", 16] = 9
+    assert found.limit() == 9
+
+
+def test_dd_where_there_is_no_fio(tmp_path):
     (tmp_path / "file").write_bytes(bytes(20 << 20))
-    found = drive.Drive([tmp_path / "file"])
-    assert found.tool == "dd"
     try:
-        rate = found.limit()
+        assert drive.run_dd([tmp_path / "file"], 4, "4M") > 0
     except SystemExit:
         pytest.skip("the temporary directory has no direct reads")
-    assert rate == max(x for x, _ in found.tried) > 0
-    assert len(found.settings) == 1
-    assert found.limit() > 0
