@@ -16,7 +16,8 @@
 struct work {
 	const struct checkpoint *checkpoint;
 	const struct loader_options *options;
-	const struct manifest *known;
+	struct manifest known; /* to be compared with, if there is one */
+	bool compare;
 	struct loader_progress progress;
 	struct manifest made;
 	enum engram_status status;
@@ -28,8 +29,9 @@ static void *make(void *arg)
 {
 	struct work *w = arg;
 
-	w->status = manifest_make(w->checkpoint, w->options, w->known,
-				  &w->progress, &w->made, &w->err);
+	w->status = manifest_make(w->checkpoint, w->options,
+				  w->compare ? &w->known : NULL, &w->progress,
+				  &w->made, &w->err);
 	atomic_store(&w->done, true);
 	return NULL;
 }
@@ -67,16 +69,15 @@ static enum engram_status make_and_show(struct work *w)
 
 static enum engram_status check(struct work *w, const char *dir)
 {
-	struct manifest known;
-	enum engram_status status = manifest_read(dir, &known, &w->err);
+	enum engram_status status = manifest_read(dir, &w->known, &w->err);
 
 	if (status)
 		return status;
-	w->known = &known;
-	status = manifest_check_files(&known, w->checkpoint, &w->err);
+	w->compare = true;
+	status = manifest_check_files(&w->known, w->checkpoint, &w->err);
 	if (!status)
 		status = make_and_show(w);
-	manifest_free(&known);
+	manifest_free(&w->known);
 	return status;
 }
 
