@@ -42,6 +42,13 @@ static void leave_if_stopped(struct server *server)
 		event_base_loopbreak(server->base);
 }
 
+/* Besides once a second.  Not as a timeout: libevent would put the next one a
+ * second after the one that was due, further off with each call. */
+static void tick_now(struct server *server)
+{
+	event_active(server->tick, EV_READ, 0);
+}
+
 static void on_job_changed(void *ctx, struct job *job)
 {
 	struct server *server = ctx;
@@ -51,7 +58,7 @@ static void on_job_changed(void *ctx, struct job *job)
 		return;
 	job_waits_answer(server, job);
 	/* The table's next step may be another job: ask again later. */
-	event_active(server->tick, EV_TIMEOUT, 0);
+	tick_now(server);
 }
 
 static void on_tick(evutil_socket_t fd, short what, void *arg)
@@ -151,7 +158,7 @@ void server_stop(struct server *server)
 	clients_finish(server);
 	tables_stop(&server->tables);
 	event_add(server->stop_deadline, &limit);
-	event_active(server->tick, EV_TIMEOUT, 0);
+	tick_now(server);
 }
 
 static void on_stop_signal(evutil_socket_t signal, short what, void *arg)

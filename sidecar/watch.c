@@ -234,8 +234,8 @@ static void *thread_main(void *arg)
 		if (TAILQ_EMPTY(&watch->targets))
 			pthread_cond_wait(&watch->changed, &watch->lock);
 		else
-			pthread_cond_timedwait(&watch->changed, &watch->lock,
-					       &at);
+			pthread_cond_clockwait(&watch->changed, &watch->lock,
+					       CLOCK_MONOTONIC, &at);
 	}
 	watch->ended = true;
 	left = watch->left;
@@ -282,21 +282,6 @@ static void deliver(struct mail *mail)
 	pthread_mutex_unlock(&watch->lock);
 }
 
-/* One whose deadlines are of CLOCK_MONOTONIC. */
-static int init_cond(pthread_cond_t *cond)
-{
-	pthread_condattr_t attr;
-	int rc = pthread_condattr_init(&attr);
-
-	if (rc)
-		return rc;
-	rc = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	if (!rc)
-		rc = pthread_cond_init(cond, &attr);
-	pthread_condattr_destroy(&attr);
-	return rc;
-}
-
 enum engram_status watch_start(struct watch **out, struct mailbox *box,
 			       watch_told *told, void *ctx,
 			       struct engram_error *err)
@@ -316,7 +301,7 @@ enum engram_status watch_start(struct watch **out, struct mailbox *box,
 	rc = pthread_mutex_init(&watch->lock, NULL);
 	if (rc)
 		goto no_lock;
-	rc = init_cond(&watch->changed);
+	rc = pthread_cond_init(&watch->changed, NULL);
 	if (rc)
 		goto no_cond;
 	rc = thread_start(&watch->thread, thread_main, watch);
@@ -346,8 +331,8 @@ void watch_stop(struct watch *watch)
 	watch->stopping = true;
 	pthread_cond_broadcast(&watch->changed);
 	while (!watch->ended && !rc)
-		rc = pthread_cond_timedwait(&watch->changed, &watch->lock,
-					    &deadline);
+		rc = pthread_cond_clockwait(&watch->changed, &watch->lock,
+					    CLOCK_MONOTONIC, &deadline);
 	ended = watch->ended;
 	watch->left = !ended;
 	if (!ended)

@@ -315,6 +315,21 @@ def test_not_loaded(make, model):
     assert refused(client, "rollback", table="demo").name == "GenerationGone"
 
 
+def test_many_jobs_do_not_put_off_the_clock(make, model):
+    """Whatever happens once a second does, after any number of jobs."""
+    sidecar = make([demo(model)])
+    client = ready(sidecar)
+    for _ in range(300):
+        assert reload(client)["unchanged"]
+
+    def heartbeat():
+        raw = (sidecar.home / f"engramd.{sidecar.instance}.ctl").read_bytes()
+        return struct.unpack_from("<Q", raw, 104)[0]
+
+    before = heartbeat()
+    until(lambda: heartbeat() != before, "its heart beats")
+
+
 # ---- drain first ----
 
 def test_drain_first(make, model, seeds):
