@@ -48,12 +48,22 @@ struct loader_options {
 	const cpu_set_t *cores; /* that threads run on; NULL: any */
 };
 
+/* By clock_ns(); 0: not yet. */
+struct loader_span {
+	_Atomic uint64_t begin_ns, end_ns;
+};
+
 struct loader_layer_progress {
 	_Atomic int32_t layer_id;
 	_Atomic uint64_t bytes_total; /* record bytes */
 	_Atomic uint64_t bytes_done;
 	_Atomic uint64_t bytes_verified;
+	struct loader_span reading, verifying;
 };
+
+/* Work on a span begins, perhaps not for the first time, and ends. */
+void loader_span_begin(struct loader_span *span);
+void loader_span_end(struct loader_span *span);
 
 /* Shared with the threads that watch a load. */
 struct loader_progress {

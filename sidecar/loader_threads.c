@@ -4,6 +4,9 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include "clock.h"
+#include "loader.h"
+
 #define THREADS_DEFAULT_MAX 8u
 
 uint32_t loader_threads_wanted(uint32_t configured)
@@ -42,4 +45,18 @@ enum engram_status loader_threads_run(uint32_t *threads, void *(*work)(void *),
 	}
 	*threads = n;
 	return ENGRAM_OK;
+}
+
+void loader_span_begin(struct loader_span *span)
+{
+	uint64_t never = 0;
+
+	if (!atomic_load(&span->begin_ns))
+		atomic_compare_exchange_strong(&span->begin_ns, &never,
+					       clock_ns());
+}
+
+void loader_span_end(struct loader_span *span)
+{
+	atomic_store(&span->end_ns, clock_ns());
 }

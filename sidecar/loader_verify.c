@@ -77,7 +77,9 @@ enum engram_status loader_verify(const struct engram_segment_map *map,
 	if (threads > map->header->checksums.count)
 		threads = (uint32_t)map->header->checksums.count;
 	pthread_mutex_init(&v.lock, NULL);
+	loader_span_begin(&layer->verifying);
 	status = loader_threads_run(&threads, verify_worker, &v, err);
+	loader_span_end(&layer->verifying);
 	pthread_mutex_destroy(&v.lock);
 	if (status)
 		return status;

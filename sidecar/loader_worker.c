@@ -255,6 +255,7 @@ static bool claim(struct loader_worker *w)
 	if (!loader_queue_take(&w->shared->queue, w->lane, &chunk))
 		return false;
 	w->target = &w->shared->targets[chunk.layer];
+	loader_span_begin(&w->target->progress->reading);
 	w->row = chunk.chunk * w->target->plan.chunk_rows;
 	w->row_end = loader_plan_chunk_end(&w->target->plan, chunk.chunk);
 	return true;
@@ -336,7 +337,11 @@ static void count_done(struct loader_worker *w, const struct slot *slot)
 	const uint64_t bytes =
 		slot->block.rows * (plan->code_bytes + plan->scale_bytes);
 
-	atomic_fetch_add(&slot->target->progress->bytes_done, bytes);
+	struct loader_layer_progress *layer = slot->target->progress;
+
+	if (atomic_fetch_add(&layer->bytes_done, bytes) + bytes ==
+	    atomic_load(&layer->bytes_total))
+		loader_span_end(&layer->reading);
 	atomic_fetch_add(&w->shared->progress->bytes_done, bytes);
 }
 

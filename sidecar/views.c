@@ -8,6 +8,7 @@
 
 #include "clock.h"
 #include "engram_wire.h"
+#include "figures.h"
 #include "lease.h"
 #include "memory.h"
 #include "views.h"
@@ -242,35 +243,52 @@ json_t *view_table(const struct table *table)
 		view_generations(table));
 }
 
-/* Bytes of the present phase; a load reads all, then verifies all. */
-static uint64_t bytes_done(const struct job *job, enum job_phase phase)
+static json_t *eta_or_null(const struct figures *f)
 {
-	return phase == JOB_CHECKING
-		       ? atomic_load(&job->progress.bytes_verified)
-		       : atomic_load(&job->progress.bytes_done);
+	return f->eta >= 0 ? json_real(f->eta) : json_null();
+}
+
+static json_t *view_job_layers(const struct job *job)
+{
+	const uint32_t count = atomic_load(&job->progress.num_layers);
+	json_t *layers = json_array();
+	uint32_t i;
+
+	for (i = 0; layers && i < count; i++) {
+		const struct figures f = figures_of_layer(job, i);
+
+		if (json_array_append_new(
+			    layers,
+			    json_pack(
+				    "{s:i, s:I, s:I, s:f, s:o}", "layer_id",
+				    (int)atomic_load(
+					    &job->progress.layers[i].layer_id),
+				    "bytes_total", (json_int_t)f.total,
+				    "bytes_done", (json_int_t)f.done, "rate",
+				    f.rate, "eta_seconds", eta_or_null(&f)))) {
+			json_decref(layers);
+			return NULL;
+		}
+	}
+	return layers;
 }
 
 json_t *view_job(struct job *job)
 {
-	enum job_phase phase = (enum job_phase)atomic_load(&job->phase);
-	bool running = job->state == JOB_RUNNING;
-	uint64_t now = running ? clock_ns() : job->end_ns;
-	uint64_t total = atomic_load(&job->progress.bytes_total);
-	uint64_t done = bytes_done(job, phase);
-	double seconds =
-		(double)(now - atomic_load(&job->phase_start_ns)) / 1e9;
-	double rate = seconds > 0 ? (double)done / seconds : 0;
-	bool known = running && rate > 0 && total >= done;
+	const enum job_phase phase = (enum job_phase)atomic_load(&job->phase);
+	const uint64_t now =
+		job->state == JOB_RUNNING ? clock_ns() : job->end_ns;
+	const struct figures f = figures_of_job(job);
 
 	return json_pack(
-		"{s:I, s:s, s:s, s:s, s:I, s:I, s:f, s:o, s:s, s:f, s:o, s:b,"
-		" s:o, s:o}",
+		"{s:I, s:s, s:s, s:s, s:I, s:I, s:f, s:o, s:o, s:s, s:f, s:o,"
+		" s:b, s:o, s:o}",
 		"job", (json_int_t)job->id, "kind", job_kind_name(job->kind),
 		"table", job->table, "state", job_state_name(job->state),
-		"bytes_total", (json_int_t)total, "bytes_done",
-		(json_int_t)done, "rate", rate, "eta_seconds",
-		known ? json_real((double)(total - done) / rate) : json_null(),
-		"phase", job_phase_name(phase), "age_seconds",
+		"bytes_total", (json_int_t)f.total, "bytes_done",
+		(json_int_t)f.done, "rate", f.rate, "eta_seconds",
+		eta_or_null(&f), "layers", view_job_layers(job), "phase",
+		job_phase_name(phase), "age_seconds",
 		(double)(now - job->start_ns) / 1e9, "generation",
 		job->generation ? json_integer((json_int_t)job->generation)
 				: json_null(),

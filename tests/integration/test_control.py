@@ -360,7 +360,7 @@ def test_jobs(client):
     job = client.finish(number)
     assert job == client.call("job.get", job=number)
     assert set(job) == {"job", "kind", "table", "state", "bytes_total",
-                        "bytes_done", "rate", "eta_seconds", "phase",
+                        "bytes_done", "rate", "eta_seconds", "layers", "phase",
                         "age_seconds", "generation", "unchanged", "not_adopted",
                         "error"}
     assert job["state"] == "done" and job["error"] is None

@@ -54,6 +54,14 @@ class TableStatus(TypedDict, total=False):
     layers: list[LayerStatus]
 
 
+class LayerProgress(TypedDict):
+    layer_id: int
+    bytes_total: int
+    bytes_done: int
+    rate: float
+    eta_seconds: float | None
+
+
 class Job(TypedDict, total=False):
     job: int
     kind: str
@@ -64,6 +72,7 @@ class Job(TypedDict, total=False):
     bytes_done: int
     rate: float
     eta_seconds: float | None
+    layers: list[LayerProgress]
     age_seconds: float
     error: dict[str, Any] | None
     not_adopted: str | None
