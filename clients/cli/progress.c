@@ -56,6 +56,22 @@ static void put(struct text *t, const char *fmt, ...)
 		t->len = sizeof(t->text) - 1;
 }
 
+/* Of each layer, where there are several. */
+static void put_layers(struct text *t, const json_t *job)
+{
+	const json_t *layers = json_object_get(job, "layers"), *layer;
+	size_t i;
+
+	if (json_array_size(layers) < 2)
+		return;
+	json_array_foreach(layers, i, layer)
+	{
+		put(t, "%s %lld: %d %%", i ? "," : "  (layer",
+		    (long long)cli_int(layer, "layer_id"), percent_of(layer));
+	}
+	put(t, ")");
+}
+
 static void put_figures(struct text *t, const json_t *job)
 {
 	char done[CLI_WORD], total[CLI_WORD], rate[CLI_WORD], eta[CLI_WORD];
@@ -67,6 +83,7 @@ static void put_figures(struct text *t, const json_t *job)
 	if (json_is_number(json_object_get(job, "eta_seconds")))
 		put(t, "  %s left",
 		    cli_duration(eta, cli_number(job, "eta_seconds")));
+	put_layers(t, job);
 }
 
 /* One that the table's users hold up has no figures. */

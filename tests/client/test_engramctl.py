@@ -454,6 +454,16 @@ def test_lines_without_a_terminal(sidecar):
     assert result.returncode == 0
 
 
+def test_lines_with_layers(sidecar):
+    layers = [{"layer_id": 1, "bytes_total": 100, "bytes_done": 50},
+              {"layer_id": 14, "bytes_total": 100, "bytes_done": 0}]
+    server = sidecar(load={"job": 7},
+                     job__wait=steps({**JOB, "layers": layers}, DONE))
+    result = ctl(server, "load", "demo", "--progress", "0")
+    assert result.stderr == ("load demo: reading  25 %  50 B of 200 B  25 B/s"
+                             "  6.0 s left  (layer 1: 50 %, 14: 0 %)\n")
+
+
 RELOADED = {**DONE, "kind": "reload", "generation": 4, "unchanged": False}
 
 
