@@ -127,18 +127,24 @@ static enum engram_status fill_layers(const struct load *load,
 	return status ? status : FAILPOINT_STATUS(load_filled, err);
 }
 
-/* A load has done so before. */
+/* A load has shown them before.  What it found damaged in a generation to be
+ * adopted counts no more. */
 static void show_layers(const struct generation *gen,
 			struct loader_progress *progress)
 {
 	uint32_t i;
 
+	atomic_store(&progress->bytes_verified, 0);
 	for (i = 0; i < gen->num_layers; i++) {
 		const struct engram_segment_header *h = gen->layers[i].header;
+		struct loader_layer_progress *layer = &progress->layers[i];
 
-		atomic_store(&progress->layers[i].layer_id, h->layer_id);
-		atomic_store(&progress->layers[i].bytes_total,
+		atomic_store(&layer->layer_id, h->layer_id);
+		atomic_store(&layer->bytes_total,
 			     h->rows * engram_segment_record_bytes(h));
+		atomic_store(&layer->bytes_verified, 0);
+		atomic_store(&layer->verifying.begin_ns, 0);
+		atomic_store(&layer->verifying.end_ns, 0);
 	}
 	atomic_store(&progress->num_layers, gen->num_layers);
 }

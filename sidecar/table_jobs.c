@@ -353,6 +353,7 @@ static void finish_verify(struct job *job, enum engram_status status)
 static enum engram_status start_verify(struct table *table, struct job **job,
 				       struct engram_error *err)
 {
+	const struct engram_segment_header *h;
 	enum engram_status status;
 	uint64_t bytes = 0;
 	uint32_t i;

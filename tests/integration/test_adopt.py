@@ -102,9 +102,9 @@ def rewrite(path):
     path.write_bytes(data)
 
 
-def damage(sidecar):
-    """One byte of the last record; the file is made writable for it."""
-    name = sorted(n for n in sidecar.names() if not n.endswith(".ctl"))[0]
+def damage(sidecar, layer=0):
+    """One byte of the first record; the file is made writable for it."""
+    name = sorted(n for n in sidecar.names() if not n.endswith(".ctl"))[layer]
     with open(engramd.SHM / name, "r+b") as file:
         file.seek(2 << 20)
         byte = file.read(1)
@@ -114,7 +114,8 @@ def damage(sidecar):
 
 WHY = {"source": "its sources differ", "config": "its ",
        "layer": "No such file or directory", "records": "checksum",
-       "header": "header checksum", "temporary": "No such file or directory"}
+       "later": "checksum", "header": "header checksum",
+       "temporary": "No such file or directory"}
 
 
 @pytest.mark.parametrize("what", WHY)
@@ -134,8 +135,8 @@ def test_changed_meanwhile(make, checkpoint, what):
         file.write_text(json.dumps(config))
     elif what == "layer":
         first.unlink()
-    elif what == "records":
-        damage(sidecar)
+    elif what in ("records", "later"):
+        damage(sidecar, what == "later")
     elif what == "header":
         with open(first, "r+b") as file:
             file.seek(100)
@@ -147,6 +148,10 @@ def test_changed_meanwhile(make, checkpoint, what):
     assert not after["adopted"]
     assert WHY[what] in after["not_adopted"]
     assert not set(inodes(sidecar).values()) & set(before.values())
+    job = client.call("job.get", job=1)
+    # What was read back in vain does not count.
+    for part in [job] + job["layers"]:
+        assert part["bytes_done"] == part["bytes_total"]
     job = client.finish(client.call("verify", table="demo")["job"])
     assert job["state"] == "done"
 
