@@ -47,7 +47,9 @@ AT(engram_control_table, content_id, 96);
 AT(engram_control_table, loads, 112);
 AT(engram_control_table, load_failures, 120);
 AT(engram_control_table, sequence, 128);
-AT(engram_control_table, reserved, 136);
+AT(engram_control_table, bytes_verified, 136);
+AT(engram_control_table, load_rate, 144);
+AT(engram_control_table, reserved, 152);
 static_assert(sizeof(struct engram_control_table) == 256, "table size");
 static_assert(sizeof(struct engram_control_page) ==
 		      248 + 256 * ENGRAM_CONTROL_TABLES,

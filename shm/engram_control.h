@@ -41,17 +41,20 @@ const char *engram_table_state_name(enum engram_table_state state);
 
 struct engram_control_table {		/* 256 bytes */
 	char name[ENGRAM_NAME_MAX + 1]; /* "" is a free slot */
-	uint64_t generation;	/* atomic: the current one, 0 for none */
-	uint32_t state;		/* atomic: enum engram_table_state */
-	uint32_t leases;	/* atomic: of all generations */
-	uint64_t bytes_total;	/* atomic: of the load that runs or ran last */
-	uint64_t bytes_done;	/* atomic */
-	uint64_t content_id[2]; /* of `generation`: engram_control_current */
-	uint64_t loads;		/* atomic: completed since boot */
-	uint64_t load_failures; /* atomic */
-	uint64_t sequence;	/* atomic: odd while the generation and its
-				 * content id change, never the same again */
-	uint64_t reserved[15];
+	uint64_t generation;	 /* atomic: the current one, 0 for none */
+	uint32_t state;		 /* atomic: enum engram_table_state */
+	uint32_t leases;	 /* atomic: of all generations */
+	uint64_t bytes_total;	 /* atomic: of the load that runs or ran last */
+	uint64_t bytes_done;	 /* atomic */
+	uint64_t content_id[2];	 /* of `generation`: engram_control_current */
+	uint64_t loads;		 /* atomic: completed since boot */
+	uint64_t load_failures;	 /* atomic */
+	uint64_t sequence;	 /* atomic: odd while the generation and its
+				  * content id change, never the same again */
+	uint64_t bytes_verified; /* atomic: of that load, read back */
+	uint64_t load_rate; /* atomic: bytes a second of that load, in what it
+			     * does now; 0: none runs */
+	uint64_t reserved[13];
 };
 
 struct engram_control_page {

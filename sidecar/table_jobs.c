@@ -119,8 +119,7 @@ static void finish_load(struct job *job, enum engram_status status)
 	table->building = NULL;
 	table->job = NULL;
 	table_watch_tried(table, load);
-	engram_control_store64(&table->slot->bytes_done,
-			       atomic_load(&job->progress.bytes_done));
+	table_show_load(table, job, true);
 	if (!status) {
 		load->gen->spec = load->spec;
 		load->spec = NULL;
@@ -361,8 +360,10 @@ static enum engram_status start_verify(struct table *table, struct job **job,
 	*job = job_new(table->tables->jobs, JOB_VERIFY, table->name, table);
 	if (!*job)
 		return no_memory(err);
-	for (i = 0; i < table->current->num_layers; i++)
-		bytes += table->current->layers[i].header->data_bytes;
+	for (i = 0; i < table->current->num_layers; i++) {
+		h = table->current->layers[i].header;
+		bytes += h->rows * engram_segment_record_bytes(h);
+	}
 	atomic_store(&(*job)->progress.bytes_total, bytes);
 	job_set_phase(*job, JOB_CHECKING);
 	table->verify_threads = table->tables->loader.threads;

@@ -120,8 +120,7 @@ static void finish_build(struct job *job, enum engram_status status)
 	struct table *table = job->arg;
 	const struct load *load = table->building;
 
-	engram_control_store64(&table->slot->bytes_done,
-			       atomic_load(&job->progress.bytes_done));
+	table_show_load(table, job, true);
 	if (!status && load->unchanged) {
 		job->unchanged = true;
 		job->generation = load->current->number;

@@ -5,6 +5,7 @@
 
 #include "adopt.h"
 #include "failpoint.h"
+#include "figures.h"
 #include "log.h"
 #include "tables.h"
 
@@ -169,6 +170,20 @@ void table_lease(struct table *table, int delta, bool writable)
 	table->changed = true;
 }
 
+void table_show_load(struct table *table, const struct job *job, bool ended)
+{
+	const struct loader_progress *p = &job->progress;
+	struct engram_control_table *slot = table->slot;
+
+	engram_control_store64(&slot->bytes_total,
+			       atomic_load(&p->bytes_total));
+	engram_control_store64(&slot->bytes_done, atomic_load(&p->bytes_done));
+	engram_control_store64(&slot->bytes_verified,
+			       atomic_load(&p->bytes_verified));
+	engram_control_store64(&slot->load_rate,
+			       ended ? 0 : (uint64_t)figures_of_job(job).rate);
+}
+
 void tables_tick(struct tables *tables)
 {
 	struct table *table, *next;
@@ -186,10 +201,7 @@ void tables_tick(struct tables *tables)
 		if (table->state == ENGRAM_TABLE_LOADING &&
 		    atomic_load(&job->phase) == JOB_CHECKING)
 			table_set_state(table, ENGRAM_TABLE_VERIFYING);
-		engram_control_store64(&table->slot->bytes_total,
-				       atomic_load(&job->progress.bytes_total));
-		engram_control_store64(&table->slot->bytes_done,
-				       atomic_load(&job->progress.bytes_done));
+		table_show_load(table, job, false);
 	}
 }
 

@@ -174,6 +174,8 @@ bool tables_stopped(const struct tables *tables);
 
 /* Show a load's phase and bytes in the control page; once a second. */
 void tables_tick(struct tables *tables);
+/* A load's bytes and rate in the control page, and once it has ended. */
+void table_show_load(struct table *table, const struct job *job, bool ended);
 
 /* ---- between tables.c and table_*.c ---- */
 
