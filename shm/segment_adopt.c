@@ -101,6 +101,7 @@ enum engram_status engram_segment_adopt(const struct engram_backing *backing,
 	if (!status)
 		status = map_whole(w, err);
 	if (status) {
+		segment_usual_fix(w, err);
 		engram_error_context(err, "adopt segment");
 		segment_writer_close(w);
 		return status;

@@ -71,8 +71,9 @@ static enum engram_status adopt_layer(const struct load *load,
 		return status;
 	layer->header = engram_segment_writer_header(layer->writer);
 	gen->bytes += layer->header->total_bytes;
-	FAILPOINT(adopt_mapped);
-	status = engram_segment_compare(layer->header, spec, err);
+	status = FAILPOINT_STATUS(adopt_mapped, err);
+	if (!status)
+		status = engram_segment_compare(layer->header, spec, err);
 	if (status)
 		engram_error_context(err, "%s", name);
 	return status;

@@ -118,6 +118,38 @@ static void leave_name(void)
 	close(fd);
 }
 
+/* Is published, and has no owner. */
+static void leave_segment(void)
+{
+	struct engram_segment_spec spec = fixture_spec(instance, ENGRAM_PACKED);
+	struct engram_segment_writer *w;
+
+	CHECK_OK(engram_segment_create(&backing, &spec, &w, &err));
+	CHECK_OK(engram_segment_reserve(
+		w, 0, engram_segment_writer_header(w)->total_bytes, &err));
+	CHECK_OK(engram_segment_publish(w, &err));
+	engram_segment_leave(w);
+}
+
+/* Who fails to adopt tells by sys_errno what was lacking, and the segment
+ * stays. */
+static enum engram_status adopt(void)
+{
+	struct engram_segment_spec spec = fixture_spec(instance, ENGRAM_PACKED);
+	struct engram_segment_writer *w;
+	enum engram_status status;
+	char name[256];
+
+	engram_segment_name(name, instance, spec.table, spec.head.layer_id, 3);
+	status = engram_segment_adopt(&backing, name, &w, &err);
+	CHECK(!status == !!w);
+	if (status)
+		CHECK(err.sys_errno);
+	else
+		engram_segment_leave(w);
+	return status;
+}
+
 static enum engram_status list_and_remove(void)
 {
 	struct engram_segment_entry *list;
@@ -198,11 +230,13 @@ static void after(const char *what, int nth, enum engram_status status, int fds)
 	}
 	if (count_fds() != fds || count_maps() ||
 	    (count_names("/dev/shm", instance) && strcmp(what, "control") &&
-	     strcmp(what, "list") && strcmp(inject_call(), "unlink"))) {
+	     strcmp(what, "list") && strcmp(what, "adopt") &&
+	     strcmp(inject_call(), "unlink"))) {
 		fprintf(stderr, "%s: %s, call %d: something is left\n", what,
 			inject_call(), nth);
 		exit(1);
 	}
+	CHECK(strcmp(what, "adopt") || count_names("/dev/shm", instance) == 1);
 	remove_left();
 }
 
@@ -218,6 +252,8 @@ static void sweep(const char *what, enum engram_status (*life)(void),
 		memset(&err, 0, sizeof(err));
 		if (life == list_and_remove)
 			leave_name();
+		if (life == adopt)
+			leave_segment();
 		inject_arm(&(struct inject_plan){.nth = nth,
 						 .interrupt = interrupt});
 		status = life();
@@ -244,10 +280,9 @@ static const struct {
 	const char *what;
 	enum engram_status (*life)(void);
 } lives[] = {
-	{"packed", packed_life},
-	{"split", split_life},
-	{"list", list_and_remove},
-	{"control", control_life},
+	{"packed", packed_life},   {"split", split_life},
+	{"list", list_and_remove}, {"control", control_life},
+	{"adopt", adopt},
 };
 
 /* Without /proc a published segment is opened again by its name. */
@@ -328,7 +363,7 @@ int main(void)
 		backing = fixture_shm();
 		sweep(lives[i].what, lives[i].life, false);
 		sweep(lives[i].what, lives[i].life, true);
-		if (lives[i].life == list_and_remove)
+		if (lives[i].life == list_and_remove || lives[i].life == adopt)
 			continue; /* nothing of a memfd has a name */
 		backing = (struct engram_backing){.kind = ENGRAM_BACKING_MEMFD};
 		sweep(lives[i].what, lives[i].life, false);
