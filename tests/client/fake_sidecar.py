@@ -29,7 +29,7 @@ class FakeSidecar:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(self.path)
         self.listener.listen(16)
-        self.threads = [threading.Thread(target=self._accept)]
+        self.threads = [threading.Thread(target=self._accept, daemon=True)]
         self.threads[0].start()
 
     def close(self):
@@ -45,7 +45,8 @@ class FakeSidecar:
                 sock, _ = self.listener.accept()
             except OSError:
                 return
-            thread = threading.Thread(target=self._serve, args=(sock,))
+            thread = threading.Thread(target=self._serve, args=(sock,),
+                                      daemon=True)
             self.threads.append(thread)
             thread.start()
 

@@ -96,7 +96,7 @@ class Life(threading.Thread):
     """life(), and how it ended: None, or what was raised."""
 
     def __init__(self, sidecar):
-        super().__init__()
+        super().__init__(daemon=True)
         self.sidecar, self.error = sidecar, None
         self.start()
 

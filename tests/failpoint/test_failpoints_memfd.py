@@ -19,8 +19,10 @@ def tables(tmp_path, seeded):
         {"name": "steady", "checkpoint": str(seeded[0])},
         {"name": "demo", "checkpoint": str(seeded[1]), "load": "on_demand"}])
     yield service
-    service.stop()
-    manager.close()
+    try:
+        service.stop()
+    finally:
+        manager.close()
 
 
 @pytest.fixture

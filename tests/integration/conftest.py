@@ -46,9 +46,7 @@ def make(tmp_path):
         return sidecar
 
     yield factory
-    for sidecar in made:
-        if sidecar.process:
-            sidecar.stop(getattr(sidecar, "expect", 0))
+    engramd.stop_all(made)
 
 
 @pytest.fixture

@@ -369,3 +369,16 @@ class Sidecar:
         assert not self.socket.exists()
         assert not self.socket.with_name("s.lock").exists()
         self.run.rmdir()
+
+
+def stop_all(sidecars):
+    """Each as its test expects; none outlives a test that failed."""
+    try:
+        for sidecar in sidecars:
+            if sidecar.process:
+                sidecar.stop(getattr(sidecar, "expect", 0))
+    finally:
+        for sidecar in sidecars:
+            if sidecar.process and sidecar.process.poll() is None:
+                sidecar.process.kill()
+                sidecar.process.wait()

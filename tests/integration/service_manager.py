@@ -3,6 +3,7 @@
 told things, a store of descriptors, and a start that hands them out."""
 import array
 import os
+import select
 import socket
 import sys
 import threading
@@ -37,13 +38,13 @@ class ServiceManager:
         self.unanswered = []
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.sock.bind(self.path)
-        self.thread = threading.Thread(target=self._run)
+        self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def close(self):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             sock.sendto(b"X_TEST_END=1", self.path)
-        self.thread.join()
+        self.thread.join(engramd.DEADLINE)
         self.sock.close()
         self.clean()
 
@@ -64,8 +65,9 @@ class ServiceManager:
             sock.connect(self.path)
             socket.send_fds(sock, [b"X_TEST_SETTLE=1"], [told])
         os.close(told)
-        os.read(done, 1)
+        answered = select.select([done], [], [], engramd.DEADLINE)[0]
         os.close(done)
+        assert answered, "the service manager does not answer"
 
     def put(self, name, fd):
         self.store.append((name, os.dup(fd)))

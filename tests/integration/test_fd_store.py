@@ -51,8 +51,7 @@ def serve(tmp_path, checkpoint, managers):
         return made[-1]
 
     yield factory
-    for service in made:
-        service.stop()
+    engramd.stop_all(made)
 
 
 def have(service):

@@ -153,7 +153,7 @@ def test_threads_share_a_client(client):
             if client.table("demo")["name"] != "demo":
                 wrong.append(1)
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -361,7 +361,7 @@ def test_threads_read_at_once(table):
             if not np.array_equal(table.lookup(ids, 9), wanted):
                 wrong.append(1)
 
-    threads = [threading.Thread(target=read) for _ in range(4)]
+    threads = [threading.Thread(target=read, daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -60,7 +60,9 @@ class RowReader:
     def end(self):
         """Detach and leave; what was read so far."""
         self.check()
-        self.map[0] = 1
+        # First: it would undo the SIGSTOP by which LeakSanitizer attaches to
+        # a process that is ending, and is waited for without end.
         self.process.send_signal(signal.SIGCONT)
+        self.map[0] = 1
         assert self.process.wait(engramd.DEADLINE) == 0
         return self.rows

@@ -28,7 +28,8 @@ class World:
                 self.barrier.abort()
                 raise
 
-        threads = [threading.Thread(target=rank, args=(number,))
+        threads = [threading.Thread(target=rank, args=(number,),
+                                    daemon=True)
                    for number in range(self.size)]
         for thread in threads:
             thread.start()
