@@ -6,7 +6,9 @@
  * sequence numbers are counted in device memory.
  *
  * Whatever engramd does not deliver is read over UVA from `source`; where that
- * has no rows (codes NULL), it is zeros, and counted.
+ * has no rows (codes NULL), it is asked for in the rescue slot, if there is
+ * one; else, or if it does not come from there either, it is zeros, and
+ * counted.
  */
 #ifndef ENGRAM_CUDA_RING_H
 #define ENGRAM_CUDA_RING_H
@@ -35,7 +37,7 @@ struct engram_cuda_ring_state {
 
 struct engram_cuda_ring_counters { /* in device memory */
 	uint64_t posted;	   /* lookups */
-	uint64_t fallback;	   /* rows read over UVA */
+	uint64_t fallback;	   /* rows read over UVA, or rescued */
 	uint64_t failed;	   /* rows that nobody could read */
 };
 
@@ -48,6 +50,11 @@ struct engram_cuda_ring {
 	struct engram_ring_counts *counts; /* of the ring: for engramd to see */
 	struct engram_cuda_ring_state *state;
 	struct engram_cuda_ring_counters *counters;
+	/* A slot of a ring of the same shape that is the client's own; it
+	 * answers chunks all of whose ids have come.  NULL: none. */
+	struct engram_ring_slot *rescue;
+	uint64_t *rescue_ids;
+	const uint8_t *rescue_rows;
 };
 
 /* Chunks of a lookup in one kernel: rows at most, and chunks at most. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring's launches on the fake device: what kernels/cuda/ring.cu does, at
+/* The ring's launches on the fake device: what kernels/cuda/ring*.cu do, at
  * once and by the CPU. */
 #include <time.h>
 
@@ -7,6 +7,9 @@
 #include "engram_ring.h"
 #include "engram_row_math.h"
 #include "engram_segment.h"
+
+#define IDLE_NS	  UINT64_C(1000000)
+#define RESCUE_NS UINT64_C(10000000000)
 
 static const struct engram_rows *rows_of(
 	const struct engram_cuda_ring_batch *batch)
@@ -48,7 +51,7 @@ static void write_ids(const struct engram_cuda_ring *ring,
 		}
 }
 
-static void write_post(const struct engram_cuda_ring *ring,
+static void write_post(struct engram_ring_slot *slot,
 		       const struct engram_cuda_ring_batch *batch, uint32_t seq,
 		       int64_t rows)
 {
@@ -61,7 +64,7 @@ static void write_post(const struct engram_cuda_ring *ring,
 	};
 
 	for (int i = 0; i < ENGRAM_RING_POST_WORDS; i++)
-		__atomic_store_n(&ring->slot->post.words[i],
+		__atomic_store_n(&slot->post.words[i],
 				 ENGRAM_RING_WORD(seq, values[i]),
 				 __ATOMIC_RELEASE);
 }
@@ -73,7 +76,7 @@ static void post(const struct engram_cuda_ring *ring,
 	struct engram_ring_slot *slot = ring->slot;
 	struct engram_cuda_ring_state *s = ring->state;
 	uint32_t seq = engram_ring_next_seq(s->seq);
-	uint64_t end = now_ns() + batch->timeout_ns;
+	uint64_t end = now_ns() + IDLE_NS;
 	int idle;
 
 	while (idle = !s->unsettled ||
@@ -92,7 +95,7 @@ static void post(const struct engram_cuda_ring *ring,
 	write_ids(ring, batch, seq);
 	if (!idle)
 		return;
-	write_post(ring, batch, seq, rows);
+	write_post(slot, batch, seq, rows);
 	s->posted = seq;
 	ring->counters->posted++;
 }
@@ -155,22 +158,6 @@ static enum engram_status from_table(const struct engram_cuda_ring *ring,
 	return emit(batch, &rows, &args, begin, err);
 }
 
-static enum engram_status repair(const struct engram_cuda_ring *ring,
-				 const struct engram_cuda_ring_batch *batch,
-				 uint32_t begin, uint32_t count,
-				 struct engram_error *err)
-{
-	const struct engram_rows *rows = rows_of(batch);
-
-	for (uint32_t i = 0; i < count; i++)
-		if (engram_row_is_here(rows, (int32_t)ring->ids[begin + i]))
-			rows->codes ? ring->counters->fallback++
-				    : ring->counters->failed++;
-	ring->counts->fallback = ring->counters->fallback;
-	ring->counts->failed = ring->counters->failed;
-	return from_table(ring, batch, begin, count, err);
-}
-
 /* Records [begin, begin + count) of the batch, one after another. */
 static enum engram_status decode(const struct engram_cuda_ring *ring,
 				 const struct engram_cuda_ring_batch *batch,
@@ -217,16 +204,66 @@ static uint32_t flag_of(const struct engram_cuda_ring *ring, uint32_t flag)
 			       __ATOMIC_ACQUIRE);
 }
 
-/* Did it come; if not, was it at least answered? */
-static int has_come(const struct engram_cuda_ring *ring, uint32_t value)
+static uint32_t seq_of(const struct engram_cuda_ring *ring,
+		       const struct engram_cuda_ring_batch *batch)
 {
-	uint32_t seq = ring->state->seq;
+	return batch->posted_seq ? batch->posted_seq : ring->state->seq;
+}
+
+/* Did it come; if not, was it at least answered? */
+static int has_come(const struct engram_cuda_ring *ring,
+		    const struct engram_cuda_ring_batch *batch, uint32_t value)
+{
+	uint32_t seq = seq_of(ring, batch);
 
 	if (value == engram_ring_flag_of(seq, ENGRAM_RING_ROWS))
 		return 1;
 	if (value != engram_ring_flag_of(seq, ENGRAM_RING_REFUSED))
 		ring->state->unsettled = 1;
 	return 0;
+}
+
+/* Ask for a chunk in the rescue slot: has it come? */
+static int rescue(const struct engram_cuda_ring *ring,
+		  const struct engram_cuda_ring_batch *batch, uint32_t begin,
+		  uint32_t count)
+{
+	uint32_t seq = seq_of(ring, batch), value;
+	const uint32_t *flag =
+		&ring->rescue->flags[begin / batch->flag_rows].value;
+	uint64_t end = now_ns() + RESCUE_NS;
+
+	for (uint32_t i = begin; i < begin + count; i++)
+		ring->rescue_ids[i] = ENGRAM_RING_WORD(seq, ring->ids[i]);
+	write_post(ring->rescue, batch, seq, num_rows(batch) - batch->own_rows);
+	while (value = __atomic_load_n(flag, __ATOMIC_ACQUIRE),
+	       value >> 2 != seq || !(value & 3))
+		if (now_ns() > end)
+			return 0;
+	return value == engram_ring_flag_of(seq, ENGRAM_RING_ROWS);
+}
+
+/* A chunk that engramd did not deliver. */
+static enum engram_status repair(const struct engram_cuda_ring *ring,
+				 const struct engram_cuda_ring_batch *batch,
+				 uint32_t begin, uint32_t count,
+				 struct engram_error *err)
+{
+	const struct engram_rows *rows = rows_of(batch);
+	int rescued = !rows->codes && ring->rescue &&
+		      rescue(ring, batch, begin, count);
+
+	for (uint32_t i = 0; i < count; i++)
+		if (engram_row_is_here(rows, (int32_t)ring->ids[begin + i]))
+			rows->codes || rescued ? ring->counters->fallback++
+					       : ring->counters->failed++;
+	ring->counts->fallback = ring->counters->fallback;
+	ring->counts->failed = ring->counters->failed;
+	if (!rescued)
+		return from_table(ring, batch, begin, count, err);
+	return decode(ring, batch,
+		      ring->rescue_rows + (size_t)begin * ring->row_stride,
+		      begin, count, err);
 }
 
 enum engram_status engram_cuda_ring_repair(
@@ -239,7 +276,7 @@ enum engram_status engram_cuda_ring_repair(
 
 	(void)stream;
 	for (uint32_t at = 0; at < rows && !status; at += n)
-		if (!has_come(ring, flag_of(ring, at / n)))
+		if (!has_come(ring, batch, flag_of(ring, at / n)))
 			status = repair(ring, batch, at,
 					rows - at < n ? rows - at : n, err);
 	return status;
@@ -272,10 +309,12 @@ enum engram_status engram_cuda_ring_lookup(
 	enum engram_status status = ENGRAM_OK;
 
 	(void)stream;
-	post(ring, batch, rows);
+	if (!batch->posted_seq)
+		post(ring, batch, rows);
 	for (uint32_t at = 0; at < rows && !status; at += n) {
 		n = rows - at < batch->flag_rows ? rows - at : batch->flag_rows;
-		if (has_come(ring, await(ring, at / batch->flag_rows, end)))
+		if (has_come(ring, batch,
+			     await(ring, at / batch->flag_rows, end)))
 			status = decode(ring, batch,
 					ring->rows +
 						(size_t)at * ring->row_stride,
