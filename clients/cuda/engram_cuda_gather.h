@@ -18,7 +18,8 @@
  * Bits, pointers and capture are those of engram_cuda_table_lookup: no call
  * allocates, waits, or calls back into the host.  What engramd does not deliver
  * in time is read over UVA by the same launch; where the table is not
- * registered (ENGRAM_CUDA_HOST), it is zeros, and `failed` counts it.
+ * registered (ENGRAM_CUDA_HOST), a thread of this library copies it from this
+ * process's mapping, slowly.
  *
  * Threads: a handle is for one stream at a time.  Two streams that look up at
  * once need a handle each.
@@ -45,18 +46,21 @@ enum engram_cuda_path {
 };
 
 struct engram_cuda_gather_params {
-	uint32_t slots;	   /* batches in the ring, 1..8; 0: 2 */
+	uint32_t slots;	   /* batches in the ring; 0: 2 */
 	uint32_t max_rows; /* of a batch; more are several; 0: 196608 */
-	int timeout_ms;	   /* for a batch; 0: 20, or, with ENGRAM_CUDA_HOST,
-			    * where the rows are lost then, 1000 */
+	int timeout_ms;	   /* for a batch; 0: 20 */
 	int no_measuring;  /* AUTO and HYBRID are HOST then */
+	/* more slots, for engram_cuda_gather_prefetch; 8 in all */
+	uint32_t prefetch_slots;
 };
 
 /*
- * A ring of slots * max_rows rows in this process's memory, registered with the
- * table's device, and room for one batch on the device.  NULL params are all
- * defaults.  With a table that is ready, measures both paths, which takes less
- * than a second.  Errors of engram_gather_open, and ENGRAM_ECUDA.
+ * A ring of (slots + prefetch_slots) * max_rows rows in this process's memory,
+ * registered with the table's device (with ENGRAM_CUDA_HOST, another one for
+ * what engramd does not deliver), and room for one batch on the device.  NULL
+ * params are all defaults.  With a table that is ready, measures both paths,
+ * which takes less than a second.  Errors of engram_gather_open, and
+ * ENGRAM_ECUDA.
  */
 enum engram_status engram_cuda_gather_open(
 	engram_cuda_table *table,
@@ -80,6 +84,25 @@ enum engram_status engram_cuda_gather_lookup_raw(
 	enum engram_cuda_path path, const struct engram_raw_out *out,
 	engram_stream stream);
 
+/*
+ * A lookup in two calls, for ids that the host knows early: the rows come while
+ * the device does something else.  Batches are taken in the order they were
+ * posted, none twice, and not by a graph.  `ids` is in host memory, int32
+ * [num_tokens, num_cols], and is copied.  *misses, if not NULL, grows by the
+ * ids that no row answers; the table's counter does not.
+ * ENGRAM_EBUSY while the next slot is in use: take what was posted first, and
+ * let the stream get that far.  ENGRAM_EINVAL for more rows than max_rows.
+ */
+enum engram_status engram_cuda_gather_prefetch(
+	engram_cuda_gather *gather, uint32_t layer, const int32_t *ids,
+	int64_t ids_token_stride, int64_t ids_head_stride, int64_t num_tokens,
+	uint64_t *misses);
+/* The oldest batch, of *num_tokens tokens if that is not NULL: out bf16
+ * [num_tokens, local_heads, dim].  ENGRAM_ENOTFOUND when there is none. */
+enum engram_status engram_cuda_gather_take(engram_cuda_gather *gather,
+					   uint16_t *out, int64_t *num_tokens,
+					   engram_stream stream);
+
 /* engramd's threads sleep after a pause, and then one looks for posts, later
  * once a millisecond only: have all of them look.  A look at memory if they do
  * not sleep. */
@@ -91,8 +114,9 @@ enum engram_cuda_path engram_cuda_gather_path(const engram_cuda_gather *gather,
 
 struct engram_cuda_gather_counters {
 	uint64_t posted;   /* batches */
-	uint64_t fallback; /* rows that were read over UVA instead */
-	uint64_t failed;   /* rows that are zeros because nobody delivered */
+	uint64_t fallback; /* rows that were read without engramd */
+	uint64_t failed;   /* rows that are zeros because nobody delivered:
+			    * the step is to be repeated */
 };
 /* Waits for the stream, which must not be captured. */
 enum engram_status engram_cuda_gather_counters(

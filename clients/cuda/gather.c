@@ -7,12 +7,10 @@
 #include "device.h"
 #include "launch.h"
 
-#define ROWS_DFLT 196608
-/* Then the rows are read over UVA; or, not registered, are given up for lost.
- */
-#define TIMEOUT_DFLT	  20
-#define TIMEOUT_DFLT_HOST 1000
-#define WAIT_VERSION	  12000 /* of cuStreamWaitValue32 */
+#define SLOTS_DFLT   2
+#define ROWS_DFLT    196608
+#define TIMEOUT_DFLT 20	   /* then the rows are read without engramd */
+#define WAIT_VERSION 12000 /* of cuStreamWaitValue32 */
 
 static enum engram_status find_wait(struct engram_cuda_gather *g,
 				    struct engram_error *err)
@@ -85,27 +83,40 @@ static enum engram_status make_side(struct engram_cuda_gather *g,
 	return status;
 }
 
-static enum engram_status register_ring(struct engram_cuda_gather *g,
+enum engram_status cuda_gather_register(const struct engram_ring *ring,
+					int *registered,
 					struct engram_error *err)
 {
 	enum engram_status status;
 	void *device = NULL;
 
-	status = engram_cuda_status(
-		cudaHostRegister(g->ring->base, g->ring->bytes,
-				 cudaHostRegisterMapped),
-		"registering the ring: cudaHostRegister", err);
+	status =
+		engram_cuda_status(cudaHostRegister(ring->base, ring->bytes,
+						    cudaHostRegisterMapped),
+				   "registering a ring: cudaHostRegister", err);
 	if (status)
 		return status;
-	g->registered = 1;
+	*registered = 1;
 	status = engram_cuda_status(
-		cudaHostGetDevicePointer(&device, g->ring->base, 0),
+		cudaHostGetDevicePointer(&device, ring->base, 0),
 		"cudaHostGetDevicePointer", err);
-	if (status || device == g->ring->base)
+	if (status || device == ring->base)
 		return status;
 	return engram_error_set(err, ENGRAM_EUNSUPPORTED,
 				"the device sees the ring at another address "
 				"than the host");
+}
+
+void cuda_gather_unregister(const struct engram_ring *ring, int registered)
+{
+	if (registered)
+		engram_cuda_ignore(cudaHostUnregister(ring->base));
+}
+
+/* Those of lookups. */
+static uint32_t num_slots(const struct engram_cuda_gather_params *p)
+{
+	return p->slots ? p->slots : SLOTS_DFLT;
 }
 
 static enum engram_status open_host(struct engram_cuda_gather *g,
@@ -113,10 +124,12 @@ static enum engram_status open_host(struct engram_cuda_gather *g,
 				    struct engram_error *err)
 {
 	const struct engram_gather_params host = {
-		.slots = p->slots,
+		.slots = num_slots(p) + p->prefetch_slots,
 		.max_rows = p->max_rows ? p->max_rows : ROWS_DFLT,
 	};
 
+	g->slots = num_slots(p);
+	g->num_prefetched = p->prefetch_slots;
 	if (engram_gather_open(g->table->table, &host, &g->host)) {
 		*err = *engram_last_error();
 		return err->status;
@@ -145,14 +158,15 @@ static int make_lock(struct engram_cuda_gather *g)
 static void destroy(struct engram_cuda_gather *g)
 {
 	cuda_gather_watch_stop(g);
+	cuda_gather_prefetch_close(g);
 	if (g->join)
 		engram_cuda_ignore(cudaEventDestroy(g->join));
 	if (g->fork)
 		engram_cuda_ignore(cudaEventDestroy(g->fork));
 	if (g->side)
 		engram_cuda_ignore(cudaStreamDestroy(g->side));
-	if (g->registered)
-		engram_cuda_ignore(cudaHostUnregister(g->ring->base));
+	cuda_gather_rescue_close(g);
+	cuda_gather_unregister(g->ring, g->registered);
 	if (g->states)
 		engram_cuda_ignore(cudaFree(g->states));
 	engram_gather_close(g->host);
@@ -171,7 +185,9 @@ static enum engram_status open_on_device(
 	if (!status)
 		status = open_host(g, p, err);
 	if (!status)
-		status = register_ring(g, err);
+		status = cuda_gather_register(g->ring, &g->registered, err);
+	if (!status)
+		status = cuda_gather_rescue_open(g, err);
 	if (!status)
 		status = allocate(g, err);
 	if (!status)
@@ -185,13 +201,18 @@ static enum engram_status open_on_device(
 	return cuda_gather_measure(g, err);
 }
 
-static uint64_t timeout_ms(const engram_cuda_table *table,
-			   const struct engram_cuda_gather_params *params)
+static enum engram_status check_params(
+	const struct engram_cuda_gather_params *p, struct engram_error *err)
 {
-	if (params->timeout_ms)
-		return (uint64_t)params->timeout_ms;
-	return table->placement == ENGRAM_CUDA_HOST ? TIMEOUT_DFLT_HOST
-						    : TIMEOUT_DFLT;
+	if (p->timeout_ms < 0 || p->timeout_ms > 60000)
+		return engram_invalid(err, "timeout_ms", "out of range",
+				      "give 0 to 60000");
+	if (p->prefetch_slots > ENGRAM_RING_SLOTS ||
+	    num_slots(p) > ENGRAM_RING_SLOTS - p->prefetch_slots)
+		return engram_invalid(err, "prefetch_slots",
+				      "more than 8 slots in all",
+				      "give fewer, or fewer slots");
+	return ENGRAM_OK;
 }
 
 enum engram_status engram_cuda_gather_open(
@@ -208,11 +229,8 @@ enum engram_status engram_cuda_gather_open(
 
 	*out = NULL;
 	params = params ? params : &defaults;
-	if (params->timeout_ms < 0 || params->timeout_ms > 60000) {
-		engram_invalid(&err, "timeout_ms", "out of range",
-			       "give 0 to 60000");
+	if (check_params(params, &err))
 		return engram_set_last_error(&err);
-	}
 	g = calloc(1, sizeof(*g));
 	if (!g) {
 		engram_error_set(&err, ENGRAM_ENOMEM,
@@ -226,7 +244,9 @@ enum engram_status engram_cuda_gather_open(
 		return engram_set_last_error(&err);
 	}
 	g->table = table;
-	g->timeout_ns = timeout_ms(table, params) * 1000000u;
+	g->timeout_ns = (uint64_t)(params->timeout_ms ? params->timeout_ms
+						      : TIMEOUT_DFLT) *
+			1000000u;
 	status = cuda_enter(&scope, table->device, &err);
 	if (!status) {
 		status = open_on_device(g, params, &err);

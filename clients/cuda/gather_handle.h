@@ -14,13 +14,24 @@
 #include "engram_ring.h"
 #include "table.h"
 
+/* A batch that the host has posted before its lookup. */
+struct cuda_prefetched {
+	uint32_t layer, flag_rows;
+	uint32_t seq, posted_seq; /* of the last that engramd got */
+	uint64_t generation;
+	int64_t num_tokens;
+	cudaEvent_t over; /* the stream has read the slot; NULL: none */
+};
+
 struct engram_cuda_gather {
 	engram_cuda_table *table;
 	engram_gather *host;
 	const struct engram_ring *ring;
 	int registered;
+	struct engram_ring rescue; /* gather_rescue.c; or zeroed */
+	int rescue_registered;
 	uint64_t timeout_ns;
-	uint32_t next_slot;
+	uint32_t slots, next_slot; /* of lookups; the rest are prefetched to */
 	/* device memory: states, counters, and room for a batch */
 	struct engram_cuda_ring_state *states;
 	struct engram_cuda_ring_counters *counters;
@@ -33,14 +44,39 @@ struct engram_cuda_gather {
 	struct engram_ring_choice choices[ENGRAM_RING_CHOICES];
 	uint32_t num_choices;
 
+	/* gather_prefetch.c: batch n is in slot slots + n % num_prefetched */
+	struct cuda_prefetched prefetched[ENGRAM_RING_SLOTS];
+	uint32_t num_prefetched;
+	uint64_t num_posted, num_taken;
+
 	/* gather_watch.c: gives up what engramd does not deliver, for streams
-	 * that wait without a kernel */
+	 * that wait without a kernel, and rescues */
 	pthread_t watch;
 	int watch_started;
 	pthread_mutex_t lock;
 	pthread_cond_t stop_cond;
 	int stop;
 };
+
+/* ---- gather.c ---- */
+
+enum engram_status cuda_gather_register(const struct engram_ring *ring,
+					int *registered,
+					struct engram_error *err);
+void cuda_gather_unregister(const struct engram_ring *ring, int registered);
+
+/* ---- gather_rescue.c ---- */
+
+/* With a table that the device can not read. */
+enum engram_status cuda_gather_rescue_open(struct engram_cuda_gather *g,
+					   struct engram_error *err);
+void cuda_gather_rescue_close(struct engram_cuda_gather *g);
+/* Copy what is wanted: was there anything? */
+int cuda_gather_rescue(struct engram_cuda_gather *g);
+
+/* ---- gather_prefetch.c ---- */
+
+void cuda_gather_prefetch_close(struct engram_cuda_gather *g);
 
 /* ---- gather_watch.c ---- */
 
@@ -50,6 +86,18 @@ void cuda_gather_watch_stop(struct engram_cuda_gather *g);
 
 /* ---- gather_lookup.c ---- */
 
+/* That of one slot. */
+struct engram_cuda_ring cuda_gather_slot(struct engram_cuda_gather *g,
+					 uint32_t slot);
+/* Rows of a chunk of a batch of which engramd gathers so many rows: fetched by
+ * one kernel, or by the copy engine. */
+uint32_t cuda_gather_flag_rows(int64_t rows, int small);
+int cuda_gather_is_small(const struct engram_cuda_source *source, int64_t rows);
+/* What follows the post of a large batch. */
+enum engram_status cuda_gather_fetch_large(
+	struct engram_cuda_gather *g, const struct engram_cuda_ring *ring,
+	const struct engram_cuda_ring_batch *batch, engram_stream stream,
+	struct engram_error *err);
 /* That of batches of about so many rows; NULL: nothing was measured. */
 const struct engram_ring_choice *cuda_gather_choice(
 	const struct engram_cuda_gather *g, int64_t num_rows);

@@ -27,11 +27,10 @@ struct lookup {
 	engram_stream stream;
 };
 
-static struct engram_cuda_ring next_ring(struct engram_cuda_gather *g)
+struct engram_cuda_ring cuda_gather_slot(struct engram_cuda_gather *g,
+					 uint32_t slot)
 {
-	uint32_t slot = g->next_slot++ % g->ring->shape.slots;
-
-	return (struct engram_cuda_ring){
+	struct engram_cuda_ring ring = {
 		.slot = engram_ring_slot(g->ring, slot),
 		.ids = engram_ring_ids(g->ring, slot),
 		.rows = engram_ring_row(g->ring, slot, 0),
@@ -40,6 +39,13 @@ static struct engram_cuda_ring next_ring(struct engram_cuda_gather *g)
 		.state = g->states + slot,
 		.counters = g->counters,
 	};
+
+	if (!g->rescue.base)
+		return ring;
+	ring.rescue = engram_ring_slot(&g->rescue, slot);
+	ring.rescue_ids = engram_ring_ids(&g->rescue, slot);
+	ring.rescue_rows = engram_ring_row(&g->rescue, slot, 0);
+	return ring;
 }
 
 static int64_t rows_of(const struct lookup *l, int64_t tokens)
@@ -71,61 +77,78 @@ enum engram_cuda_path engram_cuda_gather_path(const engram_cuda_gather *gather,
 	return choice ? (enum engram_cuda_path)choice->path : ENGRAM_PATH_HOST;
 }
 
-/* ---- large batches ---- */
-
-static enum engram_status wait_and_copy(const struct lookup *l, uint32_t begin,
-					uint32_t rows, struct engram_error *err)
+int cuda_gather_is_small(const struct engram_cuda_source *source, int64_t rows)
 {
-	uint32_t flag = begin / l->batch.flag_rows;
-	size_t stride = l->ring.row_stride;
+	return rows <= SMALL_ROWS && engram_cuda_ring_can_lookup(&source->rows);
+}
+
+/* The more rows, the more there is to do for each chunk while the next ones
+ * come; few rows are spread over all of engramd's threads. */
+uint32_t cuda_gather_flag_rows(int64_t rows, int small)
+{
+	uint32_t n = (uint32_t)rows, least, flags = n / LARGE_FLAG_MAX;
+
+	if (!small) {
+		n = engram_ring_flag_rows(n, flags > LARGE_FLAGS ? flags
+								 : LARGE_FLAGS);
+		return n > LARGE_FLAG_MIN ? n : LARGE_FLAG_MIN;
+	}
+	least = engram_ring_flag_rows(n, ENGRAM_RING_FLAGS);
+	n = rows <= 192 ? 8 : rows <= 1024 ? 16 : rows <= 2048 ? 24 : 32;
+	return n > least ? n : least;
+}
+
+/* ---- a part of a batch, in a slot ---- */
+
+static enum engram_status wait_and_copy(const struct engram_cuda_gather *g,
+					const struct engram_cuda_ring *ring,
+					uint32_t flag_rows, uint32_t begin,
+					uint32_t rows, engram_stream stream,
+					struct engram_error *err)
+{
+	size_t stride = ring->row_stride;
 	CUresult result;
 
-	result = l->g->wait_value((CUstream)l->stream,
-				  (CUdeviceptr)&l->ring.slot->flags[flag].value,
-				  3, CU_STREAM_WAIT_VALUE_AND);
+	result = g->wait_value(
+		(CUstream)stream,
+		(CUdeviceptr)&ring->slot->flags[begin / flag_rows].value, 3,
+		CU_STREAM_WAIT_VALUE_AND);
 	if (result != CUDA_SUCCESS) {
 		engram_error_set(err, ENGRAM_ECUDA,
 				 "cuStreamWaitValue32: error %d", (int)result);
 		return ENGRAM_ECUDA;
 	}
 	return engram_cuda_status(
-		cudaMemcpyAsync(l->g->staging + begin * stride,
-				l->ring.rows + begin * stride, rows * stride,
-				cudaMemcpyHostToDevice, l->stream),
+		cudaMemcpyAsync(g->staging + begin * stride,
+				ring->rows + begin * stride, rows * stride,
+				cudaMemcpyHostToDevice, stream),
 		"copying gathered rows: cudaMemcpyAsync", err);
 }
 
-/* A batch that fits into a slot, by the copy engine. */
-static enum engram_status lookup_large(struct lookup *l,
-				       struct engram_error *err)
+enum engram_status cuda_gather_fetch_large(
+	struct engram_cuda_gather *g, const struct engram_cuda_ring *ring,
+	const struct engram_cuda_ring_batch *batch, engram_stream stream,
+	struct engram_error *err)
 {
-	uint32_t rows = (uint32_t)rows_of(l, l->args.num_tokens), n;
-	uint32_t flags = rows / LARGE_FLAG_MAX > LARGE_FLAGS
-				 ? rows / LARGE_FLAG_MAX
-				 : LARGE_FLAGS;
-	enum engram_status status;
+	uint32_t rows =
+		(uint32_t)(batch->args->num_tokens * batch->args->local_heads);
+	enum engram_status status = ENGRAM_OK;
 
-	n = engram_ring_flag_rows(rows, flags);
-	l->batch.flag_rows = n > LARGE_FLAG_MIN ? n : LARGE_FLAG_MIN;
-	status = engram_cuda_ring_post(&l->ring, &l->batch, l->stream, err);
-	for (uint32_t at = 0; at < rows && !status; at += n) {
-		n = rows - at < l->batch.flag_rows ? rows - at
-						   : l->batch.flag_rows;
-		status = wait_and_copy(l, at, n, err);
+	for (uint32_t at = 0, n; at < rows && !status; at += n) {
+		n = rows - at < batch->flag_rows ? rows - at : batch->flag_rows;
+		status = wait_and_copy(g, ring, batch->flag_rows, at, n, stream,
+				       err);
 		if (!status)
-			status = engram_cuda_ring_decode(
-				&l->ring, &l->batch, l->g->staging, at, at + n,
-				l->stream, err);
+			status = engram_cuda_ring_decode(ring, batch,
+							 g->staging, at, at + n,
+							 stream, err);
 	}
 	if (!status)
-		status = engram_cuda_ring_repair(&l->ring, &l->batch, l->stream,
-						 err);
+		status = engram_cuda_ring_repair(ring, batch, stream, err);
 	return status;
 }
 
-/* ---- small batches ---- */
-
-/* Rows that the device reads itself in the one kernel. */
+/* Rows that the device reads itself in the one kernel of a small batch. */
 static int64_t own_rows(const struct lookup *l)
 {
 	return rows_of(l, l->args.num_tokens) * l->own_ppt / 1000;
@@ -133,30 +156,30 @@ static int64_t own_rows(const struct lookup *l)
 
 static int is_small(const struct lookup *l)
 {
-	return rows_of(l, l->args.num_tokens) - own_rows(l) <= SMALL_ROWS &&
-	       engram_cuda_ring_can_lookup(&l->batch.source->rows);
+	return cuda_gather_is_small(
+		l->batch.source, rows_of(l, l->args.num_tokens) - own_rows(l));
 }
 
-/* The more rows, the more there is to do for each chunk while the next ones
- * come; few rows are spread over all of engramd's threads. */
-static uint32_t small_flag_rows(uint32_t rows)
+static enum engram_status lookup_slot(struct lookup *l,
+				      struct engram_error *err)
 {
-	uint32_t n = rows <= 192    ? 8
-		     : rows <= 1024 ? 16
-		     : rows <= 2048 ? 24
-				    : 32;
-	uint32_t least = engram_ring_flag_rows(rows, ENGRAM_RING_FLAGS);
+	struct engram_cuda_gather *g = l->g;
+	int64_t rows = rows_of(l, l->args.num_tokens);
+	int small = is_small(l);
+	enum engram_status status;
 
-	return n > least ? n : least;
-}
-
-static enum engram_status lookup_small(struct lookup *l,
-				       struct engram_error *err)
-{
-	l->batch.own_rows = own_rows(l);
-	l->batch.flag_rows = small_flag_rows(
-		(uint32_t)(rows_of(l, l->args.num_tokens) - l->batch.own_rows));
-	return engram_cuda_ring_lookup(&l->ring, &l->batch, l->stream, err);
+	l->ring = cuda_gather_slot(g, g->next_slot++ % g->slots);
+	l->batch.own_rows = small ? own_rows(l) : 0;
+	l->batch.flag_rows =
+		cuda_gather_flag_rows(rows - l->batch.own_rows, small);
+	if (small)
+		return engram_cuda_ring_lookup(&l->ring, &l->batch, l->stream,
+					       err);
+	status = engram_cuda_ring_post(&l->ring, &l->batch, l->stream, err);
+	if (!status)
+		status = cuda_gather_fetch_large(g, &l->ring, &l->batch,
+						 l->stream, err);
+	return status;
 }
 
 /* ---- parts and shares of a batch ---- */
@@ -204,11 +227,8 @@ static enum engram_status lookup_parts(struct lookup *l, int64_t num_tokens,
 	for (int64_t at = 0, n; at < num_tokens && !status; at += n) {
 		n = num_tokens - at < most ? num_tokens - at : most;
 		l->args.num_tokens = n;
-		if (rows_of(l, n)) {
-			l->ring = next_ring(l->g);
-			status = is_small(l) ? lookup_small(l, err)
-					     : lookup_large(l, err);
-		}
+		if (rows_of(l, n))
+			status = lookup_slot(l, err);
 		advance(l, n);
 	}
 	return status;

@@ -7,10 +7,13 @@
 /*
  * A stream that waits for a flag waits for ever; so a thread looks, now and
  * then, for batches that are overdue, and gives their chunks up.  It writes
- * nothing else, and a flag only if it is pending for that very batch: engramd
- * may deliver at the same moment.
+ * nothing else there, and a flag only if it is pending for that very batch:
+ * engramd may deliver at the same moment.  What the device asks for in the ring
+ * of gather_rescue.c it copies; while it does, it looks more often.
  */
-#define PERIOD_NS 2000000
+#define PERIOD_NS	 2000000
+#define PERIOD_RESCUE_NS 50000
+#define RESCUE_NS	 200000000 /* after the last */
 
 struct watched {
 	uint32_t seq;
@@ -68,15 +71,24 @@ static void *watch_main(void *arg)
 {
 	struct watched watched[ENGRAM_RING_SLOTS] = {{0}};
 	struct engram_cuda_gather *g = arg;
+	uint64_t now, rescued = 0;
 	struct timespec deadline;
-	uint64_t now;
 
 	pthread_mutex_lock(&g->lock);
 	while (!g->stop) {
 		now = now_ns();
 		for (uint32_t i = 0; i < g->ring->shape.slots; i++)
 			look(g, i, &watched[i], now);
-		deadline = after(now + PERIOD_NS);
+		/* the lock is for `stop` */
+		pthread_mutex_unlock(&g->lock);
+		if (cuda_gather_rescue(g))
+			rescued = now_ns();
+		pthread_mutex_lock(&g->lock);
+		deadline = after(now + (rescued && now < rescued + RESCUE_NS
+						? PERIOD_RESCUE_NS
+						: PERIOD_NS));
+		if (g->stop)
+			break;
 		pthread_cond_timedwait(&g->stop_cond, &g->lock, &deadline);
 	}
 	pthread_mutex_unlock(&g->lock);

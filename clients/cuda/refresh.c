@@ -119,7 +119,9 @@ static void retire(struct engram_cuda_table *t)
 
 	/* On an error the context is gone, and with it all that reads. */
 	engram_cuda_ignore(cudaEventSynchronize(old->over));
+	pthread_mutex_lock(&t->lock); /* gather_rescue.c reads it no more */
 	t->next = NULL;
+	pthread_mutex_unlock(&t->lock);
 	cuda_unregister(&old->ranges);
 	engram_detach(old->table);
 	next_free(old);
@@ -337,10 +339,14 @@ static enum engram_status refresh(struct engram_cuda_table *t,
 		return status;
 	}
 	join(t);
+	/* gather_rescue.c finds either generation, or both */
+	pthread_mutex_lock(&t->lock);
 	/* Nobody else prepares this table: it is what next->table was. */
 	engram_table_swap(t->table, t->next->generation, &old);
 	exchange(t);
 	t->next->table = old;
+	atomic_store(&t->next_state, CUDA_NEXT_RETIRING);
+	pthread_mutex_unlock(&t->lock);
 	if (start(t, CUDA_NEXT_RETIRING, run_retire))
 		retire(t);
 	cuda_leave(&scope);

@@ -62,7 +62,8 @@ struct engram_cuda_table {
 	atomic_uint_fast64_t done_bytes;
 	atomic_uint_fast64_t nanoseconds;
 	struct engram_error failure; /* once state is CUDA_FAILED */
-	pthread_mutex_t lock;	     /* for the condition alone */
+	/* of the condition, and of what gather_rescue.c reads */
+	pthread_mutex_t lock;
 	pthread_cond_t changed;
 
 	/* A handle of its own that becomes ready beside this one, and gets its

@@ -4,14 +4,17 @@
  * on its standard input:
  *
  *	gather_cuda SOCKET TABLE PLACEMENT SLOTS MAX_ROWS TIMEOUT_MS
+ *		    PREFETCH_SLOTS
  *
  *	lookup COUNT TOKENS SEED	each path, compared with engram_lookup
  *	raw TOKENS SEED LAYOUT		the same of rows as stored
- *	zeros TOKENS SEED		nobody delivers: all rows are zeros
+ *	post COUNT TOKENS SEED		batches that are prefetched
+ *	take COUNT TOKENS SEED		the same, compared
+ *	full TOKENS SEED		one more than there are slots, or rows
+ *	refresh				to the next generation
  *	capture PATH TOKENS		a graph of a lookup
  *	replay COUNT SEED		of that, with new ids each time
- *	faults				open a handle, each CUDA call failing
- *once
+ *	faults				open a handle; each CUDA call fails once
  *
  * Each answers "ok ..." with the counters, or "failed: ...".
  */
@@ -20,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engram_cuda_gather.h"
 #ifdef FAKE_CUDA
@@ -58,6 +62,13 @@ static void fail(const char *what)
 	exit(1);
 }
 
+static void say(const char *what)
+{
+	printf("failed: %s\n", what);
+	fflush(stdout);
+	exit(1);
+}
+
 static void *allocate(size_t bytes)
 {
 	void *memory = malloc(bytes);
@@ -83,8 +94,8 @@ static uint32_t random32(uint64_t *state)
 	return (uint32_t)(*state >> 33);
 }
 
-/* Random rows of a layer, some out of range, to both sides. */
-static void make_ids(uint32_t layer, int64_t tokens, uint64_t seed)
+/* Random rows of a layer, some out of range. */
+static void make_host_ids(uint32_t layer, int64_t tokens, uint64_t seed)
 {
 	struct engram_layer_info l;
 
@@ -95,6 +106,12 @@ static void make_ids(uint32_t layer, int64_t tokens, uint64_t seed)
 			random32(&seed) % 31 == 0
 				? (int32_t)random32(&seed)
 				: (int32_t)(random32(&seed) % l.total_rows);
+}
+
+/* To both sides. */
+static void make_ids(uint32_t layer, int64_t tokens, uint64_t seed)
+{
+	make_host_ids(layer, tokens, seed);
 	CUDA(cudaMemcpyAsync(ids, host_ids, id_bytes(tokens),
 			     cudaMemcpyHostToDevice, stream));
 }
@@ -197,23 +214,66 @@ static void raw_lookup(int64_t tokens, uint64_t seed, int layout)
 	}
 }
 
-static void zeros(int64_t tokens, uint64_t seed)
+static enum engram_status post(int64_t tokens, uint64_t seed, uint64_t *misses)
 {
-	struct engram_cuda_lookup_params params = params_of(tokens);
+	uint32_t layer = (uint32_t)(seed % info.num_layers);
 
-	make_ids(0, tokens, seed);
-	if (engram_cuda_gather_lookup(gather, 0, &params, ENGRAM_PATH_HOST, out,
-				      stream))
-		fail("host");
-	CUDA(cudaMemcpyAsync(got, out, out_bytes(tokens),
-			     cudaMemcpyDeviceToHost, stream));
-	CUDA(cudaStreamSynchronize(stream));
-	for (size_t i = 0; i < out_bytes(tokens) / sizeof(*got); i++)
-		if (got[i]) {
-			printf("failed: rows from nowhere\n");
-			fflush(stdout);
-			exit(1);
-		}
+	make_host_ids(layer, tokens, seed);
+	return engram_cuda_gather_prefetch(gather, layer, host_ids,
+					   info.num_cols, 1, tokens, misses);
+}
+
+static void take(int64_t tokens, uint64_t seed)
+{
+	uint32_t layer = (uint32_t)(seed % info.num_layers);
+	int64_t taken;
+
+	CUDA(cudaMemsetAsync(out, 0x5a, out_bytes(tokens), stream));
+	if (engram_cuda_gather_take(gather, out, &taken, stream))
+		fail("take");
+	if (taken != tokens)
+		say("other tokens");
+	make_host_ids(layer, tokens, seed);
+	compare(layer, tokens, "prefetched");
+}
+
+/* What is refused changes nothing. */
+static void full(int64_t tokens, uint64_t seed)
+{
+	uint64_t posted = 0, misses = 0, before = 0;
+
+	if (engram_cuda_gather_take(gather, out, NULL, stream) !=
+	    ENGRAM_ENOTFOUND)
+		say("taken from nowhere");
+	if (post(most_tokens, seed, &before) != ENGRAM_EINVAL)
+		say("posted more rows than there is room for");
+	while (!post(tokens, seed + posted, &misses))
+		posted++;
+	if (engram_last_error()->status != ENGRAM_EBUSY)
+		fail("full");
+	if (before || !misses)
+		say("misses that are not those of what was posted");
+	for (uint64_t i = 0; i < posted; i++)
+		take(tokens, seed + i);
+	if (engram_cuda_gather_take(gather, out, NULL, stream) !=
+	    ENGRAM_ENOTFOUND)
+		say("taken twice");
+}
+
+static void refresh(void)
+{
+	const struct timespec pause = {.tv_nsec = 1000000};
+	uint64_t generation = 0;
+	enum engram_status status;
+
+	while (status = engram_cuda_table_prepare(table, &generation),
+	       !generation) {
+		if (status && status != ENGRAM_ENOTREADY)
+			fail("prepare");
+		nanosleep(&pause, NULL);
+	}
+	if (engram_cuda_table_refresh(table, generation, stream))
+		fail("refresh");
 }
 
 #ifdef FAKE_CUDA
@@ -305,8 +365,19 @@ static void obey(const char *line)
 	} else if (sscanf(line, "raw %u %" SCNu64 " %u", &tokens, &seed,
 			  &count) == 3) {
 		raw_lookup(tokens, seed, (int)count);
-	} else if (sscanf(line, "zeros %u %" SCNu64, &tokens, &seed) == 2) {
-		zeros(tokens, seed);
+	} else if (sscanf(line, "post %u %u %" SCNu64, &count, &tokens,
+			  &seed) == 3) {
+		while (count--)
+			if (post(tokens, seed++, NULL))
+				fail("post");
+	} else if (sscanf(line, "take %u %u %" SCNu64, &count, &tokens,
+			  &seed) == 3) {
+		while (count--)
+			take(tokens, seed++);
+	} else if (sscanf(line, "full %u %" SCNu64, &tokens, &seed) == 2) {
+		full(tokens, seed);
+	} else if (!strncmp(line, "refresh", 7)) {
+		refresh();
 #ifdef FAKE_CUDA
 	} else if (!strncmp(line, "faults", 6)) {
 		faults();
@@ -334,6 +405,7 @@ static void attach(char **argv)
 		.slots = (uint32_t)atoi(argv[4]),
 		.max_rows = (uint32_t)atoi(argv[5]),
 		.timeout_ms = atoi(argv[6]),
+		.prefetch_slots = (uint32_t)atoi(argv[7]),
 	};
 
 	placement = atoi(argv[3]);
@@ -352,7 +424,7 @@ int main(int argc, char **argv)
 {
 	char line[256];
 
-	if (argc != 7)
+	if (argc != 8)
 		return 2;
 	attach(argv);
 	host_ids = allocate(id_bytes(most_tokens));

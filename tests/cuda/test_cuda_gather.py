@@ -38,10 +38,10 @@ PROBES = [BUILD / "tests" / "gather_cuda_fake",
 
 class Probe:
     def __init__(self, program, server, *, placement=REGISTERED, slots=2,
-                 max_rows=4096, timeout_ms=20000):
+                 max_rows=4096, timeout_ms=20000, prefetch_slots=3):
         self.process = subprocess.Popen(
             [program, server.socket, "demo", str(placement), str(slots),
-             str(max_rows), str(timeout_ms)],
+             str(max_rows), str(timeout_ms), str(prefetch_slots)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.opened = self.read()
 
@@ -62,15 +62,17 @@ class Probe:
 
 
 @pytest.fixture(params=[64, 256], scope="module")
-def checkpoint(request, tmp_path_factory):
-    return engramd.synth(tmp_path_factory.mktemp("model") / "m", *SHAPE,
-                         "--dim", str(request.param))
+def checkpoints(request, tmp_path_factory):
+    """Of the same kind, with other rows."""
+    root = tmp_path_factory.mktemp("models")
+    return [engramd.synth(root / seed, *SHAPE, "--dim", str(request.param),
+                          "--seed", seed) for seed in "01"]
 
 
 @pytest.fixture
-def server(checkpoint, tmp_path):
+def server(checkpoints, tmp_path):
     server = engramd.Sidecar(
-        tmp_path, [{"name": "demo", "checkpoint": str(checkpoint),
+        tmp_path, [{"name": "demo", "checkpoint": str(checkpoints[0]),
                     "load": "on_demand"}], gather={"threads": 2})
     with server.connection() as client:
         client.greet()
@@ -107,46 +109,148 @@ def test_as_stored(program, server, placement, layout):
     probe.end()
 
 
+def caught_up(probe, *words):
+    """Not one row of it without engramd."""
+    def answers():
+        before = probe.do(*words)["fallback"]
+        return probe.do(*words)["fallback"] == before
+
+    engramd.until(answers, "engramd gathers again")
+
+
+# Where the device can not read the table itself, the client's thread copies.
+@pytest.mark.parametrize("placement", [REGISTERED, HOST])
 @pytest.mark.parametrize("tokens", [20, 1500])
-def test_stopped(program, server, tokens):
-    probe = Probe(program, server, timeout_ms=200, max_rows=16384)
+def test_stopped(program, server, placement, tokens):
+    probe = Probe(program, server, placement=placement, timeout_ms=200,
+                  max_rows=16384)
     probe.do("lookup", 1, tokens, 1)
     server.pause()
     try:
         got = probe.do("lookup", 3, tokens, 2)
         assert got["fallback"] > 0 and got["failed"] == 0
+        more = probe.do("raw", tokens, 5, 0)
+        assert more["fallback"] > got["fallback"] and more["failed"] == 0
     finally:
         server.resume()
-
-    def caught_up():
-        before = probe.do("lookup", 1, tokens, 3)["fallback"]
-        return probe.do("lookup", 1, tokens, 4)["fallback"] == before
-
-    engramd.until(caught_up, "engramd gathers again")
+    caught_up(probe, "lookup", 1, tokens, 3)
     probe.end()
 
 
+@pytest.mark.parametrize("placement", [REGISTERED, HOST])
 @pytest.mark.parametrize("tokens", [20, 1500])
-def test_killed(program, server, tokens):
-    probe = Probe(program, server, timeout_ms=200, max_rows=16384)
+def test_killed(program, server, placement, tokens):
+    probe = Probe(program, server, placement=placement, timeout_ms=200,
+                  max_rows=16384)
     probe.do("lookup", 1, tokens, 1)
     server.pause()
     got = probe.do("lookup", 1, tokens, 2)
     server.kill()
-    assert probe.do("lookup", 5, tokens, 3)["fallback"] > got["fallback"]
+    after = probe.do("lookup", 5, tokens, 3)
+    assert after["fallback"] > got["fallback"] and after["failed"] == 0
     probe.end()
     server.start()
 
 
-def test_not_registered_and_stopped(program, server):
-    """Nobody can read the rows: zeros, counted."""
-    probe = Probe(program, server, placement=HOST, timeout_ms=100)
+def reload(server, checkpoint):
+    with server.connection() as client:
+        client.greet()
+        job = client.finish(client.call(
+            "reload", table="demo", checkpoint=str(checkpoint),
+            force=True)["job"])
+    assert job["state"] == "done", job
+
+
+@pytest.mark.parametrize("placement", [REGISTERED, HOST])
+def test_stopped_after_a_reload(program, server, checkpoints, placement):
+    probe = Probe(program, server, placement=placement, timeout_ms=200)
+    reload(server, checkpoints[1])
+    probe.do("refresh")
+    got = probe.do("lookup", 1, 20, 1)
     server.pause()
     try:
-        got = probe.do("zeros", 100, 1)
+        after = probe.do("lookup", 2, 20, 2)
     finally:
         server.resume()
-    assert got["failed"] > 0 and got["fallback"] == 0
+    assert after["fallback"] > got["fallback"] and after["failed"] == 0
+    probe.end()
+
+
+@pytest.mark.parametrize("placement", [REGISTERED, HOST])
+def test_prefetch(program, server, placement):
+    probe = Probe(program, server, placement=placement, max_rows=14000)
+    for tokens in (1, 7, 31, 500, 1700):
+        for first in range(4):
+            probe.do("post", first, tokens, 10 * first)
+            probe.do("lookup", 1, tokens, 100 + first)
+            probe.do("take", first, tokens, 10 * first)
+    # batches of several sizes at once
+    probe.do("post", 1, 1700, 1)
+    probe.do("post", 1, 3, 2)
+    probe.do("post", 1, 0, 3)
+    probe.do("take", 1, 1700, 1)
+    probe.do("post", 1, 1700, 4)
+    probe.do("take", 1, 3, 2)
+    probe.do("take", 1, 0, 3)
+    got = probe.do("take", 1, 1700, 4)
+    assert got["fallback"] == 0 and got["failed"] == 0
+    probe.end()
+
+
+def test_prefetch_refused(program, server):
+    probe = Probe(program, server)
+    assert probe.do("full", 100, 1)["fallback"] == 0
+    assert probe.do("full", 100, 2)["fallback"] == 0
+    probe.end()
+
+
+@pytest.mark.parametrize("placement", [REGISTERED, HOST])
+@pytest.mark.parametrize("tokens", [20, 1500])
+def test_prefetch_stopped(program, server, placement, tokens):
+    """Posted to nobody, then to slots that are not free; taken all the
+    same."""
+    probe = Probe(program, server, placement=placement, timeout_ms=100,
+                  max_rows=16384)
+    server.pause()
+    try:
+        for seed in (1, 10, 20):
+            probe.do("post", 3, tokens, seed)
+            got = probe.do("take", 3, tokens, seed)
+        assert got["fallback"] > 0 and got["failed"] == 0
+        probe.do("post", 2, tokens, 30)
+    finally:
+        server.resume()
+    probe.do("take", 2, tokens, 30)
+
+    def answers():
+        before = probe.do("post", 3, tokens, 40)["fallback"]
+        return probe.do("take", 3, tokens, 40)["fallback"] == before
+
+    engramd.until(answers, "engramd gathers again")
+    probe.do("post", 3, tokens, 50)
+    server.kill()
+    probe.do("take", 3, tokens, 50)
+    probe.do("post", 3, tokens, 60)
+    server.start()
+    assert probe.do("take", 3, tokens, 60)["failed"] == 0
+    probe.end()
+
+
+@pytest.mark.parametrize("placement", [REGISTERED, HOST])
+@pytest.mark.parametrize("tokens", [20, 1500])
+def test_prefetch_across_a_reload(program, server, checkpoints, placement,
+                                  tokens):
+    """Rows of the generation before are not taken."""
+    probe = Probe(program, server, placement=placement, timeout_ms=100,
+                  max_rows=16384)
+    probe.do("post", 3, tokens, 1)
+    reload(server, checkpoints[1])
+    probe.do("take", 1, tokens, 1)
+    probe.do("refresh")
+    got = probe.do("take", 2, tokens, 2)
+    assert got["fallback"] > 0 and got["failed"] == 0
+    probe.do("post", 3, tokens, 10)
+    assert probe.do("take", 3, tokens, 10)["fallback"] == got["fallback"]
     probe.end()
 
 
@@ -171,12 +275,7 @@ def test_graph(server, tokens, path):
         assert probe.do("replay", 5, 100)["fallback"] > 0
     finally:
         server.resume()
-
-    def caught_up():
-        before = probe.do("replay", 1, 200)["fallback"]
-        return probe.do("replay", 1, 300)["fallback"] == before
-
-    engramd.until(caught_up, "engramd gathers again")
+    caught_up(probe, "replay", 1, 200)
     server.kill()
     assert probe.do("replay", 5, 400)["failed"] == 0
     probe.end()

@@ -178,7 +178,8 @@ class CudaCounters(Structure):
 
 class CudaGatherParams(Structure):
     _fields_ = fields((U32, "slots max_rows"),
-                      (c_int, "timeout_ms no_measuring"))
+                      (c_int, "timeout_ms no_measuring"),
+                      (U32, "prefetch_slots"))
 
 
 class CudaGatherCounters(Structure):
