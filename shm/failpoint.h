@@ -10,7 +10,7 @@
  * ENGRAM_FAILPOINT in the environment says what happens, see
  * tests/failpoint/README.md:
  *
- *	NAME[:NTH]=kill|stop|exit|sleep:MS|error:ERRNO[;...]
+ *	NAME[:NTH]=kill|stop|exit|sleep:MS|hold:FIFO|error:ERRNO[;...]
  *
  * A new point is a row here; the tests fail if their scenario never passes
  * it.  The second column is who passes it: sidecar or client.

@@ -240,7 +240,8 @@ static enum engram_status build(struct load *load,
 		status = load_canceled(job, err);
 	if (!status)
 		status = publish_layers(gen, err);
-	return status;
+	/* Nobody has seen it yet. */
+	return status ? status : load_canceled(job, err);
 }
 
 /* Refuse what can not work before a byte is read, then build it. */
@@ -326,7 +327,8 @@ static enum engram_status adopt(struct load *load, const struct plan *plans,
 		tell_refused(load, job, &refused);
 	if (status || !gen)
 		return status;
-	if (load->adopt == ADOPT_VERIFY)
+	status = load_canceled(job, err);
+	if (!status && load->adopt == ADOPT_VERIFY)
 		status = load_verify(gen, load->options.threads, job, err);
 	if (status == ENGRAM_ECHECKSUM) {
 		log_failure(LOG_WARN, "not adopted", err);

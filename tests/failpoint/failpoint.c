@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What happens at the points of shm/failpoint.h in a test build. */
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -16,13 +18,14 @@
 #define EXIT_CODE 43 /* of the action "exit" */
 #define BAD_CODE  44 /* ENGRAM_FAILPOINT is not understood */
 
-enum action { NOTHING, KILL, STOP, EXIT, SLEEP, ERROR };
+enum action { NOTHING, KILL, STOP, EXIT, SLEEP, HOLD, ERROR };
 
 struct point {
 	atomic_uint passed;
 	unsigned int nth;
 	enum action action;
 	unsigned int number; /* milliseconds, or errno */
+	char *fifo;
 };
 
 static const char *const names[] = {
@@ -63,6 +66,9 @@ static bool set_action(struct point *point, const char *text)
 		point->action = EXIT;
 	else if (number_after(text, "sleep:", &point->number))
 		point->action = SLEEP;
+	else if (!strncmp(text, "hold:/", 6) &&
+		 (point->fifo = strdup(text + 5)))
+		point->action = HOLD;
 	else if (number_after(text, "error:", &point->number))
 		point->action = ERROR;
 	return point->action != NOTHING;
@@ -113,6 +119,19 @@ static void sleep_ms(unsigned int ms)
 		;
 }
 
+/* Say so to who reads the pipe, and wait until that one closes it. */
+static void hold(const char *fifo)
+{
+	const int fd = open(fifo, O_WRONLY | O_CLOEXEC);
+	struct pollfd end = {.fd = fd};
+
+	if (fd < 0 || write(fd, "", 1) != 1)
+		bad(fifo);
+	while (poll(&end, 1, -1) < 0 && errno == EINTR)
+		;
+	close(fd);
+}
+
 /* Act, if it is this passing's turn; an errno to fail with, or 0. */
 static int pass(enum engram_failpoint which)
 {
@@ -131,6 +150,9 @@ static int pass(enum engram_failpoint which)
 		_exit(EXIT_CODE);
 	case SLEEP:
 		sleep_ms(point->number);
+		return 0;
+	case HOLD:
+		hold(point->fifo);
 		return 0;
 	case ERROR:
 		return (int)point->number;

@@ -7,6 +7,7 @@ that a client reads all the time, then loads "demo", lends it, unloads it and
 stops: this passes every point.
 """
 import collections
+import contextlib
 import errno
 import os
 import re
@@ -168,6 +169,10 @@ RELOADING = ("load_opened:2", "load_admitted", "segment_created", "load_block",
              "segment_published", "publish_identified", "publish_begin:2",
              "old_free_begin", "old_free_done")
 
+RELOADING_CANCELED = ("load_described:2", "load_planned:2", *(
+    point for point in RELOADING
+    if not point.startswith(("publish_begin", "old_"))))
+
 
 @pytest.mark.parametrize("point", RELOADING)
 def test_killed_in_a_reload(make, seeded, known, point):
@@ -246,6 +251,110 @@ def test_failed(tables, reader, known, usual, point):
     reader.attached(2)
     serves_again(tables, known)
     assert held(tables) == usual
+
+
+@contextlib.contextmanager
+def waits_at(fifo):
+    """Until a thread is at the point that holds it; it goes on after."""
+    with open(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), "rb",
+              buffering=0) as pipe:
+        # Nothing: nobody writes; None: who does has written nothing yet.
+        engramd.until(lambda: pipe.read(1), "the point is passed")
+        yield
+
+
+# Of a load, in its thread; with nothing to adopt, and with a generation that
+# is.
+LOADING = ("load_described", "load_opened", "load_planned", "adopt_listed",
+           "adopt_cleaned", "load_admitted", "segment_named",
+           "segment_created", "load_block", "load_filled", "load_checked",
+           "load_locked", "segment_ready", "segment_linked",
+           "segment_published", "publish_identified")
+ADOPTING = ("load_described", "load_opened", "load_planned", "adopt_listed",
+            "adopt_mapped", "adopt_taken", "adopt_cleaned")
+
+
+def cancel_at(client, fifo, job):
+    """At the point, of which there is one."""
+    with waits_at(fifo):
+        assert client.call("job.cancel", job=job)["state"] == "running"
+    assert client.finish(job)["state"] == "canceled"
+
+
+def alike(sidecar, before):
+    """No name, no locked memory, and no descriptor once threads are gone."""
+    assert sidecar.names() == before[0]
+    engramd.until(lambda: (sidecar.locked_bytes(), sidecar.fd_count()) ==
+                  before[1:], "memory and descriptors return")
+
+
+def present(sidecar):
+    engramd.until(lambda: sidecar.connections() == 1, "we are alone")
+    return sidecar.names(), sidecar.locked_bytes(), sidecar.fd_count()
+
+
+@pytest.fixture
+def fifo(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path / "fifo"
+
+
+@pytest.mark.parametrize("point", LOADING)
+def test_load_canceled(make, seeded, fifo, point):
+    """Wherever it is: nothing of it is left, and it loads the next time."""
+    sidecar = make([{"name": "demo", "checkpoint": str(seeded[0]),
+                     "load": "on_demand"}], start=False)
+    with_point(sidecar, point, f"hold:{fifo}")
+    engramd.until(sidecar.answers, "the sidecar answers")
+    client = sidecar.client()
+    before = present(sidecar)
+    cancel_at(client, fifo, client.call("load", table="demo")["job"])
+    table = client.table("demo")
+    assert (table["state"], table["error"]) == ("absent", None)
+    alike(sidecar, before)
+    assert client.have("demo")["state"] == "ready"
+
+
+@pytest.mark.parametrize("point", RELOADING_CANCELED)
+def test_reload_canceled(make, seeded, fifo, point):
+    """What is lent stays as it is."""
+    sidecar = make([{"name": "demo", "checkpoint": str(seeded[0])}])
+    sidecar.client().have("demo")
+    sidecar.kill()
+    with_point(sidecar, point, f"hold:{fifo}")
+    engramd.until(sidecar.answers, "the sidecar answers")
+    client = sidecar.client()
+    was = client.have("demo")
+    engramd.until(lambda: client.table("demo")["job"] is None, "it is adopted")
+    before = present(sidecar)
+    cancel_at(client, fifo, client.call(
+        "reload", table="demo", checkpoint=str(seeded[1]))["job"])
+    table = client.table("demo")
+    assert (table["state"], table["error"]) == ("ready", None)
+    assert table["content_id"] == was["content_id"]
+    alike(sidecar, before)
+    job = client.finish(client.call("reload", table="demo",
+                                    checkpoint=str(seeded[1]))["job"])
+    assert job["state"] == "done"
+
+
+@pytest.mark.parametrize("mode", ["verify", "trust"])
+@pytest.mark.parametrize("point", ADOPTING)
+def test_adopting_canceled(make, seeded, fifo, point, mode):
+    """What a former engramd has left is still there for another try."""
+    sidecar = make([{"name": "demo", "checkpoint": str(seeded[0])}],
+                   memory={"adopt": mode})
+    content = sidecar.client().have("demo")["content_id"]
+    segments = sidecar.segments()
+    sidecar.kill()
+    with_point(sidecar, point, f"hold:{fifo}")
+    engramd.until(sidecar.answers, "the sidecar answers")
+    client = sidecar.client()
+    cancel_at(client, fifo, client.table("demo")["job"])
+    assert client.table("demo")["state"] == "absent"
+    assert sidecar.segments() == segments and sidecar.locked_bytes() == 0
+    table = client.have("demo")
+    assert table["adopted"] and table["content_id"] == content
 
 
 @pytest.mark.parametrize("point", ["load_admitted", "load_locked",
