@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where tables come to lie on a machine with two nodes of memory: a virtual
-one, whose first process is tests/numa/init.
+one, whose first process is tests/numa/init.  Its sysctls are its own.
 
 Needs qemu-system-x86_64, a busybox that is linked statically, and a kernel to
 boot: $ENGRAM_TEST_KERNEL, or this machine's in /boot.
@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("ENGRAM_BUILD", "build")
 PROGRAMS = ["engramd", "engramctl", "engram-synth"]
 # Of the whole machine, whose processors are simulated: KVM inside of a virtual
-# machine hangs too often.
+# machine hangs too often, and Linux 6.12 panics where each is a thread.
 DEADLINE = 300
 HUGE = 2 << 20
 
@@ -35,6 +35,8 @@ WAYS = {
                    "huge_pages": "require"},
     "local": {},
     "no_node": {"numa": "bind", "numa_nodes": [2]},
+    # The last one: there is no way back.
+    "no_io_uring": {},
 }
 
 
@@ -96,7 +98,7 @@ def boot(image):
     half = "size=1G"
     command = [
         "qemu-system-x86_64", "-nodefaults", "-no-reboot", "-display", "none",
-        "-serial", "stdio", "-accel", "tcg",
+        "-serial", "stdio", "-accel", "tcg,thread=single",
         "-cpu", "qemu64", "-smp", "2", "-m", "2G",
         "-object", f"memory-backend-ram,id=a,{half}",
         "-object", f"memory-backend-ram,id=b,{half}",
@@ -124,8 +126,11 @@ def tables(tmp_path_factory):
     out = done.stdout.replace("\r", "")
     assert "\nEND" in out, out + done.stderr
     assert "NODES 0-1" in out, out
-    return {name: json.loads(text)["tables"][0] for name, text in
-            re.findall(r"^TABLE (\w+) (\{.*\})$", out, re.M)}
+    found = {name: json.loads(text)["tables"][0] for name, text in
+             re.findall(r"^TABLE (\w+) (\{.*\})$", out, re.M)}
+    if "\nDENIED io_uring\n" not in out:
+        del found["no_io_uring"]
+    return found
 
 
 def nodes(layer):
@@ -169,3 +174,14 @@ def test_no_such_node(tables):
     error = tables["no_node"]["error"]
     assert "node 2 of memory.numa_nodes is not there" in error["message"]
     assert error["data"]["fix"] == "nodes with memory and cores are 0-1"
+
+
+def test_report_15_io_uring_disabled(tables):
+    """By the sysctl: read by threads instead, and the same bytes."""
+    if "no_io_uring" not in tables:
+        pytest.skip("that kernel has no kernel.io_uring_disabled (Linux 6.6)")
+    usual, denied = tables["local"], tables["no_io_uring"]
+    assert usual["loader"]["engine"] == "io_uring"
+    assert denied["loader"]["engine"] == "preadv"
+    assert "io_uring: Operation not permitted" in denied["loader"]["reason"]
+    assert denied["content_id"] == usual["content_id"]
