@@ -12,6 +12,7 @@
 #include "lease.h"
 #include "memory.h"
 #include "views.h"
+#include "views_gather.h"
 
 json_t *view_text(const char *text)
 {
@@ -343,51 +344,6 @@ json_t *view_holders(const struct server *server, const struct generation *gen)
 	return array;
 }
 
-/* The leases that it may ask for rows of. */
-static json_t *view_bindings(const struct gather_ring *ring)
-{
-	json_t *leases = json_array();
-	uint32_t i;
-
-	for (i = 0; leases && i < GATHER_BINDINGS; i++) {
-		const struct gather_binding *b =
-			atomic_load(&ring->bindings[i]);
-
-		if (b && json_array_append_new(
-				 leases, json_integer((json_int_t)b->lease))) {
-			json_decref(leases);
-			return NULL;
-		}
-	}
-	return leases;
-}
-
-static json_t *view_ring(const struct gather_entry *entry)
-{
-	const struct gather_use use = gather_ring_use(entry->ring);
-
-	return json_pack("{s:I, s:I, s:o, s:I, s:I, s:I}", "ring",
-			 (json_int_t)entry->id, "bytes",
-			 (json_int_t)entry->ring->ring.bytes, "leases",
-			 view_bindings(entry->ring), "batches",
-			 (json_int_t)use.batches, "refused",
-			 (json_int_t)use.refused, "rows", (json_int_t)use.rows);
-}
-
-static json_t *view_rings(const struct client *client)
-{
-	json_t *rings = json_array();
-	const struct gather_entry *entry;
-
-	LIST_FOREACH(entry, &client->server->gather.rings, entry)
-	if (entry->client == client &&
-	    json_array_append_new(rings, view_ring(entry))) {
-		json_decref(rings);
-		return NULL;
-	}
-	return rings;
-}
-
 json_t *view_client(const struct client *client)
 {
 	json_t *leases = json_array();
@@ -492,31 +448,6 @@ static json_t *view_jobs(struct server *server)
 		return NULL;
 	}
 	return array;
-}
-
-static json_t *view_gather(const struct gather *gather)
-{
-	const struct gather_entry *e;
-	struct gather_counts counts;
-	uint64_t bytes = 0;
-	int rings = 0;
-
-	if (!gather->running)
-		return json_null();
-	gather_pool_counts(&gather->pool, &counts);
-	LIST_FOREACH(e, &gather->rings, entry)
-	{
-		rings++;
-		bytes += e->ring->ring.bytes;
-	}
-	return json_pack("{s:I, s:i, s:I, s:I, s:I, s:I, s:f, s:b}", "threads",
-			 (json_int_t)gather->pool.num_workers, "rings", rings,
-			 "ring_bytes", (json_int_t)bytes, "batches",
-			 (json_int_t)counts.batches, "rows",
-			 (json_int_t)counts.rows, "refused",
-			 (json_int_t)counts.refused, "cpu_seconds",
-			 counts.cpu_seconds, "asleep",
-			 atomic_load(&gather->pool.asleep));
 }
 
 json_t *view_status(struct server *server)

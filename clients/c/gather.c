@@ -228,6 +228,8 @@ static enum engram_status take(struct engram_gather *g, uint16_t *out,
 			g->rows_own += end - at;
 		}
 	}
+	__atomic_store_n(&engram_ring_header(&g->ring)->counts.fallback,
+			 g->rows_own, __ATOMIC_RELAXED);
 	g->timeouts += late;
 	g->whole[slot] = whole;
 	if (!status && misses)

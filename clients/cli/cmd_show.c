@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "cli.h"
 #include "commands.h"
 
@@ -168,10 +170,32 @@ static void print_jobs(const json_t *jobs)
 	}
 }
 
+/* Where a client's choice changes: "uva, host from 768 rows". */
+static void print_choices(const json_t *choices)
+{
+	const char *path, *before = NULL;
+	const json_t *choice;
+	size_t i;
+
+	json_array_foreach(choices, i, choice)
+	{
+		path = cli_text(choice, "path", "?");
+		if (!before)
+			printf("%s", path);
+		else if (strcmp(path, before))
+			printf(", %s from %lld rows", path,
+			       (long long)cli_int(choice, "rows"));
+		before = path;
+	}
+	putchar('\n');
+}
+
 /* An older engramd does not say. */
 static void print_gather(const json_t *gather)
 {
+	const json_t *measured = json_object_get(gather, "measured"), *one;
 	char bytes[CLI_WORD];
+	size_t i;
 
 	if (!json_is_object(gather))
 		return;
@@ -183,6 +207,17 @@ static void print_gather(const json_t *gather)
 	       cli_bytes(bytes, cli_number(gather, "ring_bytes")),
 	       (long long)cli_int(gather, "rows"),
 	       cli_number(gather, "cpu_seconds"));
+	if (cli_int(gather, "fallback") || cli_int(gather, "failed"))
+		printf("not gathered %lld rows that clients read themselves, "
+		       "%lld that nobody did\n",
+		       (long long)cli_int(gather, "fallback"),
+		       (long long)cli_int(gather, "failed"));
+	json_array_foreach(measured, i, one)
+	{
+		printf("auto         pid %lld: ",
+		       (long long)cli_int(one, "pid"));
+		print_choices(json_object_get(one, "choices"));
+	}
 }
 
 /* Of memfds; an older engramd does not say. */

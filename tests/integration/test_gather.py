@@ -4,8 +4,10 @@ engramd, to the client, or to the ring."""
 import array
 import fcntl
 import json
+import mmap
 import os
 import socket
+import struct
 import subprocess
 import time
 
@@ -16,6 +18,7 @@ from engramd import BUILD, DEADLINE, RpcError, until
 
 PROBE = BUILD / "tests" / "gather_probe"
 F_ADD_SEALS = 1033  # not in fcntl before Python 3.12
+COUNTS, CHOICES = 192, 256  # of struct engram_ring_header
 
 
 class Probe:
@@ -148,6 +151,7 @@ def test_engramctl_shows_it(probe, sidecar):
     line = next(x for x in shown.splitlines() if x.startswith("gather"))
     assert "2 threads" in line and "1 rings of " in line
     assert f"{10 * 24 * 2} rows" in line
+    assert "\nauto " not in shown and "\nnot gathered " not in shown
 
 
 def test_who_uses_it(probe, sidecar):
@@ -438,3 +442,39 @@ def test_cores(make, pinned):
     allowed = os.sched_getaffinity(names["gather/1"])
     assert allowed == (set(gather["cores"]) if pinned
                        else os.sched_getaffinity(0))
+
+
+def test_shows_what_clients_say(sidecar):
+    """Whatever it is: the bytes are theirs."""
+    client = sidecar.client()
+    fd = ring_file()
+    number = open_ring(client, fd, lease=attach(client))["ring"]
+    with mmap.mmap(fd, 0) as ring:
+        measured = [(384, 1, 1000, 20000, 50000, 60000),
+                    (768, 3, 250, 40000, 60000, 35000),
+                    (1536, 3, 200, 80000, 90000, 60000),
+                    (3072, 2, 0, 160000, 90000, 0)]
+        struct.pack_into("<2Q", ring, COUNTS, 2**64 - 1, 5)
+        for i, choice in enumerate(measured):
+            struct.pack_into("<6I", ring, CHOICES + 24 * i, *choice)
+        told = status(sidecar)
+        assert (told["fallback"], told["failed"]) == (2**63 - 1, 5)
+        one, = told["measured"]
+        assert (one["ring"], one["pid"]) == (number, os.getpid())
+        assert [c["path"] for c in one["choices"]] == \
+            ["uva", "hybrid", "hybrid", "host"]
+        assert one["choices"][1] == {
+            "rows": 768, "path": "hybrid", "own": 0.25, "uva_us": 40,
+            "host_us": 60, "hybrid_us": 35}
+        assert one["choices"][3]["hybrid_us"] is None
+        shown = subprocess.run(
+            [BUILD / "bin" / "engramctl", "--socket", sidecar.socket,
+             "status"], capture_output=True, text=True, check=True,
+            timeout=DEADLINE).stdout.splitlines()
+        assert f"auto         pid {os.getpid()}: uva, hybrid from 768 rows," \
+            " host from 3072 rows" in shown
+        assert any(line.startswith("not gathered ") for line in shown)
+        for i in range(16):
+            struct.pack_into("<6I", ring, CHOICES + 24 * i, *6 * [2**32 - 1])
+        one, = status(sidecar)["measured"]
+        assert [c["path"] for c in one["choices"]] == 16 * ["?"]
