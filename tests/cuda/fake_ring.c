@@ -35,7 +35,7 @@ static void write_ids(const struct engram_cuda_ring *ring,
 		      const struct engram_cuda_ring_batch *batch, uint32_t seq)
 {
 	const struct engram_lookup_args *args = batch->args;
-	uint64_t *to = ring->ids;
+	uint64_t *to = ring->ids, missed = 0;
 
 	for (int64_t token = 0; token < args->num_tokens; token++)
 		for (uint32_t i = 0; i < args->local_heads; i++) {
@@ -44,11 +44,13 @@ static void write_ids(const struct engram_cuda_ring *ring,
 
 			if (engram_row_is_real(args, head)) {
 				id = engram_row_id(args, token, head);
-				*args->misses +=
+				missed +=
 					!engram_row_is_here(rows_of(batch), id);
 			}
 			*to++ = ENGRAM_RING_WORD(seq, id);
 		}
+	if (args->misses)
+		*args->misses += missed;
 }
 
 static void write_post(struct engram_ring_slot *slot,

@@ -6,7 +6,9 @@
 ifneq ($(HAVE_CUDA),)
 GPU_DIR := $B/tests/gpu
 GPU_SHIM_SRC := $(wildcard tests/gpu/shim_*.c)
-GPU_SHIM_OBJ := $(call objs,$(GPU_SHIM_SRC))
+# Its ring is served by engramd's code.
+GPU_SERVE_SRC := sidecar/gather_ring.c
+GPU_SHIM_OBJ := $(call objs,$(GPU_SHIM_SRC) $(GPU_SERVE_SRC))
 GPU_RANDOM_OBJ := $(call objs,$(wildcard tests/gpu/random*.c))
 GPU_GRAPH_OBJ := $(call objs,$(wildcard tests/gpu/graph_*.c) \
 		   tests/gpu/random.c)
@@ -47,7 +49,8 @@ $(GPU_TESTS): $(GPU_SHIM_OBJ) $$(GPU_LIBS)
 
 # For the Python tests: the kernels of the CPU, and the shim beside them.
 KERNELS_GPU_TEST_SO := $(GPU_DIR)/libkernels_gpu_test.so
-GPU_SHIM_TEST_OBJ := $(patsubst %.c,$B/obj-test/%.o,$(GPU_SHIM_SRC))
+GPU_SHIM_TEST_OBJ := $(patsubst %.c,$B/obj-test/%.o,$(GPU_SHIM_SRC) \
+	$(GPU_SERVE_SRC) $(wildcard shm/ring*.c))
 -include $(GPU_SHIM_TEST_OBJ:.o=.d)
 $(KERNELS_GPU_TEST_SO): $(GPU_SHIM_TEST_OBJ) $$(KERNELS_TEST_OBJ) \
 		$(LIBKERNELS_CUDA)

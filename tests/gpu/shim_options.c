@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "shim_call.h"
 
@@ -30,12 +31,25 @@ const char *engram_shim_isa_name(enum engram_isa isa)
 	return ways[isa].name;
 }
 
+static void set_ring(const char *name)
+{
+	if (!name)
+		return;
+	if (strcmp(name, "host") && strcmp(name, "hybrid")) {
+		fprintf(stderr, "ENGRAM_SHIM_RING=%s: host or hybrid\n", name);
+		exit(2);
+	}
+	engram_shim_options.ring =
+		strcmp(name, "host") ? ENGRAM_SHIM_HYBRID : ENGRAM_SHIM_HOST;
+}
+
 const char *engram_shim_no_device(void)
 {
 	int count = 0;
 	cudaError_t error = cudaGetDeviceCount(&count);
 
 	engram_shim_options.no_poison = getenv("ENGRAM_SHIM_NO_POISON") != NULL;
+	set_ring(getenv("ENGRAM_SHIM_RING"));
 	/* The latter: there is no driver at all. */
 	if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver)
 		return cudaGetErrorString(error);

@@ -28,4 +28,17 @@ struct engram_cuda_source shim_source_of(
 	struct shim_call *call, const struct engram_rows *rows,
 	struct engram_cuda_descriptor *descriptor);
 
+/* Of a row. */
+int64_t shim_code_bytes(const struct engram_rows *rows);
+int64_t shim_scale_bytes(const struct engram_rows *rows);
+
+/* In shim_ring.c: through a ring that serves `rows`; to `out`, or to `raw`. */
+enum engram_status shim_ring_lookup(struct shim_call *call,
+				    const struct engram_rows *rows,
+				    const struct engram_cuda_source *source,
+				    const struct engram_lookup_args *args,
+				    uint16_t *out,
+				    const struct engram_raw_out *raw,
+				    struct engram_error *err);
+
 #endif

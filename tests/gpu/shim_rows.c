@@ -3,12 +3,12 @@
 #include "engram_segment.h"
 #include "shim_parts.h"
 
-static int64_t code_bytes(const struct engram_rows *rows)
+int64_t shim_code_bytes(const struct engram_rows *rows)
 {
 	return (int64_t)rows->dim * (rows->dtype == ENGRAM_BF16 ? 2 : 1);
 }
 
-static int64_t scale_bytes(const struct engram_rows *rows)
+int64_t shim_scale_bytes(const struct engram_rows *rows)
 {
 	if (rows->scale_scheme != ENGRAM_SCALE_UE8M0_BLOCK || !rows->block_size)
 		return 0;
@@ -31,10 +31,12 @@ static void copy_rows(struct shim_call *call, struct engram_rows *rows,
 		      int64_t count)
 {
 	const uint8_t *codes = rows->codes, *scales = rows->scales;
-	struct shim_array code_array = SHIM_ARRAY2(
-		codes, count, code_bytes(rows), rows->code_stride_bytes, 1);
-	struct shim_array scale_array = SHIM_ARRAY2(
-		scales, count, scale_bytes(rows), rows->scale_stride_bytes, 1);
+	struct shim_array code_array =
+		SHIM_ARRAY2(codes, count, shim_code_bytes(rows),
+			    rows->code_stride_bytes, 1);
+	struct shim_array scale_array =
+		SHIM_ARRAY2(scales, count, shim_scale_bytes(rows),
+			    rows->scale_stride_bytes, 1);
 	struct shim_span a = shim_span_of(&code_array);
 	struct shim_span b = shim_span_of(&scale_array);
 	int registered = engram_shim_options.registered;
@@ -87,6 +89,32 @@ struct engram_cuda_source shim_source_of(
 	return source;
 }
 
+/* Is it a lookup that can go through a ring? */
+static int by_ring(const struct engram_lookup_args *args)
+{
+	return engram_shim_options.ring && args->num_tokens > 0 &&
+	       args->local_heads;
+}
+
+/* What a client of engramd has: rows by a descriptor, or none. */
+static struct engram_cuda_source ring_source(
+	struct shim_call *call, const struct engram_rows *rows,
+	struct engram_cuda_descriptor *descriptor)
+{
+	struct engram_cuda_source source = {.rows = *rows};
+	struct shim_array array = SHIM_ARRAY1(descriptor, 1, 1);
+
+	source.rows.codes = source.rows.scales = NULL;
+	if (engram_shim_options.ring == ENGRAM_SHIM_HYBRID) {
+		source.rows = *rows;
+		copy_rows(call, &source.rows, rows->row_end - rows->row_begin);
+	}
+	descriptor->rows = source.rows;
+	descriptor->generation = 1;
+	source.descriptor = shim_in(call, &array);
+	return source;
+}
+
 /* Of the ids only those that this rank may read. */
 static struct engram_lookup_args copy_args(
 	struct shim_call *call, const struct engram_lookup_args *args)
@@ -129,9 +157,15 @@ enum engram_status engram_shim_lookup(const struct engram_rows *rows,
 		SHIM_ARRAY1(out, num_out_rows(args) * rows->dim, 1);
 
 	shim_begin(&call);
-	source = shim_source_of(&call, rows, &descriptor);
+	source = by_ring(args) ? ring_source(&call, rows, &descriptor)
+			       : shim_source_of(&call, rows, &descriptor);
 	copy = copy_args(&call, args);
 	out = shim_out(&call, &array);
+	if (by_ring(args))
+		return shim_end(&call,
+				shim_ring_lookup(&call, rows, &source, &copy,
+						 out, NULL, err),
+				err);
 	return shim_end(&call,
 			engram_cuda_lookup(&source, &copy, out,
 					   engram_shim_options.grid,
@@ -152,14 +186,20 @@ enum engram_status engram_shim_lookup_raw(const struct engram_rows *rows,
 	struct engram_raw_out device = *out;
 	struct shim_call call;
 	struct shim_array array = SHIM_ARRAY1(
-		out->codes, num_out_rows(args) * code_bytes(rows), 1);
+		out->codes, num_out_rows(args) * shim_code_bytes(rows), 1);
 
 	shim_begin(&call);
-	source = shim_source_of(&call, rows, &descriptor);
+	source = by_ring(args) ? ring_source(&call, rows, &descriptor)
+			       : shim_source_of(&call, rows, &descriptor);
 	copy = copy_args(&call, args);
 	device.codes = shim_out(&call, &array);
 	array = SHIM_ARRAY1(out->scales, (int64_t)scales, 1);
 	device.scales = shim_out(&call, &array);
+	if (by_ring(args))
+		return shim_end(&call,
+				shim_ring_lookup(&call, rows, &source, &copy,
+						 NULL, &device, err),
+				err);
 	return shim_end(&call,
 			engram_cuda_lookup_raw(&source, &copy, &device,
 					       engram_shim_options.grid,
