@@ -9,17 +9,22 @@ in one run, interleaved, all ids new in every repetition:
   host     gathered by engramd's threads
   hybrid   both, in the measured proportion
   auto     the one that was measured to be faster at this size
-for uniform and Zipf ids; then host with 1 to 14 threads, and the latency of
-decode steps.
+for uniform and Zipf ids; then the latency of decode steps, alone, beside a
+prefill, with the threads' cores loaded, and of four clients at once; what
+lookups take from a GEMM or a copy beside them (as in bench_model.py); and host
+with 1 to 14 threads.
 """
+import itertools
 import pathlib
-import statistics
 import sys
 import tempfile
 
+import beside
+import bench_model
 import cuda_driver
 import engram_ctypes
 import gather_client
+import gather_steps
 import ids as id_sets
 import measure
 import sidecar
@@ -31,7 +36,8 @@ HEADS = 24
 TOKENS = (32, 64, 256, 1024, 4096, 8192)
 THREADS = (1, 2, 4, 8, 12, 14)
 THREAD_TOKENS = (32, 256, 8192)
-STEP_TOKENS = 32
+CLIENTS = 4  # at once
+PARTS = ("paths", "latency", "stolen", "threads")
 PATHS = {"uva": gather_client.UVA, "host": gather_client.HOST,
          "hybrid": gather_client.HYBRID, "auto": gather_client.AUTO}
 BASE = "triton"
@@ -82,38 +88,66 @@ def path_functions(client, names):
             client.lookup(path, ids, out) for name in names}
 
 
-def latency(client, rows, steps, seed):
-    """Percentiles of single decode steps, each with new ids, of each path."""
-    import torch
+def report(steps, what, name, times):
+    steps.setdefault(what, {})[name] = gather_steps.percentiles(times)
+    print(f"steps {what}, {name}: {steps[what][name]}", flush=True)
 
-    batch = 1000
-    out = torch.empty((STEP_TOKENS, HEADS, tables.DIM), dtype=torch.bfloat16,
-                      device="cuda")
-    result = {}
-    for name, path in (("uva", gather_client.UVA),
-                       ("host", gather_client.HOST)):
-        times = []
-        while len(times) < steps:
-            seed += 1
-            sets = id_sets.make_sets("uniform", rows, batch, STEP_TOKENS,
-                                     HEADS, seed)
-            events = [torch.cuda.Event(enable_timing=True)
-                      for _ in range(2 * batch)]
-            torch.cuda.synchronize()
-            for i, ids in enumerate(sets):
-                events[2 * i].record()
-                client.lookup(path, ids, out)
-                events[2 * i + 1].record()
-            torch.cuda.synchronize()
-            times += [events[2 * i].elapsed_time(events[2 * i + 1]) * 1e3
-                      for i in range(batch)]
-        cut = statistics.quantiles(times, n=1000)
-        result[name] = {"steps": len(times), "p50_us": cut[499],
-                        "p99_us": cut[989], "p99_9_us": cut[998],
-                        "max_us": max(times)}
-        print(f"step of {STEP_TOKENS} tokens, {name}: {result[name]}",
-              flush=True)
-    return result
+
+def latency(args, server, client, rows, count):
+    """Percentiles of single decode steps, each with new ids."""
+    library, seed, steps = args.lib, args.seed, {}
+    paths = {name: PATHS[name] for name in ("uva", "host")}
+    for name, path in paths.items():
+        report(steps, "alone", name, gather_steps.measure_steps(
+            client, rows, count, seed, path))
+    with gather_client.Client(library, server.socket,
+                              measuring=False) as other:
+        for name, path in paths.items():
+            with gather_steps.Prefill(other, rows, path, seed) as prefill:
+                times = gather_steps.measure_steps(client, rows, count,
+                                                   seed + 1000, path)
+            report(steps, "beside_prefill", name, times)
+            steps["beside_prefill"][name]["prefills"] = prefill.lookups
+    with gather_steps.Busy(server.cores):
+        report(steps, "cores_loaded", "host", gather_steps.measure_steps(
+            client, rows, count, seed + 2000, paths["host"]))
+    steps["clients"] = {}
+    for name, path in paths.items():
+        steps["clients"][name] = gather_steps.several(
+            CLIENTS, library, server.socket, rows, count, seed + 3000, path)
+        print(f"steps of {CLIENTS} clients, {name}: "
+              f"{steps['clients'][name]}", flush=True)
+    return steps
+
+
+class Gathered:
+    """A variant of bench_model.py."""
+
+    def __init__(self, client, path):
+        self.run = lambda ids, out: client.lookup(path, ids, out)
+
+
+def stolen(args, table, client, rows):
+    """What lookups take from work beside them."""
+    sms = measure.sms()
+    library = engram_ctypes.Library(args.lib)
+    lookups = {"triton": variants.Triton(table, sms),
+               "triton_half": variants.Triton(table, sms // 2),
+               "packed_2": variants.Ours(library, table, "packed", 2),
+               "packed_4": variants.Ours(library, table, "packed", 4),
+               "host": Gathered(client, PATHS["host"]),
+               "hybrid": Gathered(client, PATHS["hybrid"])}
+    feeder = beside.Feeder(min(rows, table.rows), args.seed)
+    alone_us = {name: beside.lookup_alone(feeder, one,
+                                          3 if args.quick else 12)
+                for name, one in lookups.items()}
+    found = []
+    for work in bench_model.works(args.quick):
+        found.append(bench_model.one_work(work, feeder, lookups, alone_us,
+                                          args))
+        bench_model.show(found[-1])
+    return {"tokens": beside.TOKENS, "lookup_alone_us": alone_us,
+            "works": found}
 
 
 class Server:
@@ -123,7 +157,7 @@ class Server:
     def __init__(self, args, work, checkpoint, threads):
         import os
 
-        cores = sorted(os.sched_getaffinity(0))[-threads:]
+        self.cores = cores = sorted(os.sched_getaffinity(0))[-threads:]
         self.sidecar = sidecar.Sidecar(
             work, checkpoint, args.huge, f"{int(args.gib) + 2}g",
             gather={"threads": len(cores), "cores": cores})
@@ -141,28 +175,39 @@ class Server:
 
 
 def compare(args, work, checkpoint, rows):
-    """All paths beside Triton, and latencies."""
-    library = args.lib
+    """All paths beside Triton, latencies, and what a model beside loses."""
+    result = {"threads": args.threads}
     with tables.Table(args.dir, args.gib, seed=args.seed) as table, \
             Server(args, work, checkpoint, args.threads) as server, \
-            gather_client.Client(library, server.socket) as client:
-        rival = variants.Triton(table)
-        functions = {BASE: rival.run, **path_functions(client, PATHS)}
-        found, seed = [], args.seed
-        for distribution in id_sets.DISTRIBUTIONS:
-            for tokens in args.tokens:
-                seed += 1
-                case = time_paths(functions, min(rows, table.rows), tokens,
-                                  distribution,
-                                  repetitions(tokens, args.quick), seed)
-                case["auto_path"] = list(PATHS)[
-                    (client.path(tokens * HEADS) - 1) % 4]
-                show(case)
-                found.append(case)
-        steps = latency(client, rows, 1000 if args.quick else 20000, seed)
-        return {"table": table.info, "threads": args.threads,
-                "lookup": found, "latency": steps,
-                "counters": client.counters(), "gather": server.gather()}
+            gather_client.Client(args.lib, server.socket) as client:
+        result["table"] = table.info
+        if "paths" in args.parts:
+            result["lookup"] = compare_paths(args, table, client, rows)
+        if "latency" in args.parts:
+            result["latency"] = latency(
+                args, server, client, rows,
+                args.steps or (1000 if args.quick else 100000))
+        if "stolen" in args.parts:
+            result["stolen"] = stolen(args, table, client, rows)
+        return {**result, "counters": client.counters(),
+                "gather": server.gather()}
+
+
+def compare_paths(args, table, client, rows):
+    functions = {BASE: variants.Triton(table).run,
+                 **path_functions(client, PATHS)}
+    found, seed = [], args.seed
+    for distribution in id_sets.DISTRIBUTIONS:
+        for tokens in args.tokens:
+            seed += 1
+            case = time_paths(functions, min(rows, table.rows), tokens,
+                              distribution, repetitions(tokens, args.quick),
+                              seed)
+            case["auto_path"] = list(PATHS)[
+                (client.path(tokens * HEADS) - 1) % 4]
+            show(case)
+            found.append(case)
+    return found
 
 
 def by_threads(args, work, checkpoint, rows):
@@ -172,9 +217,10 @@ def by_threads(args, work, checkpoint, rows):
                 gather_client.Client(
                     args.lib, server.socket,
                     placement=gather_client.NOT_REGISTERED) as client:
-            for tokens in THREAD_TOKENS:
+            for tokens, distribution in itertools.product(
+                    THREAD_TOKENS, id_sets.DISTRIBUTIONS):
                 case = time_paths(path_functions(client, ["host"]), rows,
-                                  tokens, "uniform",
+                                  tokens, distribution,
                                   repetitions(tokens, args.quick),
                                   args.seed + threads)
                 case["threads"] = server.gather()["threads"]
@@ -190,6 +236,12 @@ def main():
                         metavar="N", help="batch sizes (%(default)s)")
     parser.add_argument("--threads", type=int, default=12,
                         help="of engramd, beside the rivals (%(default)s)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS,
+                        help="(all)")
+    parser.add_argument("--steps", type=int,
+                        help="of each latency (100000; with --quick 1000)")
+    parser.add_argument("--rounds", type=int, default=5,
+                        help="of what is stolen (%(default)s)")
     parser.add_argument("--by-threads", type=int, nargs="*", default=THREADS,
                         help="then with so many each (%(default)s)")
     args = parser.parse_args()
@@ -208,10 +260,14 @@ def main():
         checkpoint = work / "model"
         rows = sparse_checkpoint.make(checkpoint, args.gib)
         try:
-            result = compare(args, work, checkpoint, rows)
-            result["by_threads"] = by_threads(args, work, checkpoint, rows)
+            result = {}
+            if set(args.parts) - {"threads"}:
+                result = compare(args, work, checkpoint, rows)
+            if "threads" in args.parts:
+                result["by_threads"] = by_threads(args, work, checkpoint,
+                                                  rows)
         except (tables.TableError, cuda_driver.DriverError,
-                engram_ctypes.EngramError, RuntimeError) as error:
+                beside.NotCovered, engram_ctypes.EngramError, RuntimeError) as error:
             sys.exit(f"bench_gather.py: {error}")
     measure.write(args, "gather", result)
 

@@ -13,6 +13,7 @@ import pytest
 
 import beside
 import engram_ctypes
+import gather_steps
 import plot
 import rows_model
 import sidecar
@@ -219,3 +220,17 @@ def test_svg(tmp_path):
         path = tmp_path / f"{bench}.svg"
         draw(RESULTS[bench](), path)
         assert path.read_text().rstrip().endswith("</svg>")
+
+
+def test_percentiles():
+    found = gather_steps.percentiles(list(range(10001)))
+    assert found == {"steps": 10001, "p50_us": 5000, "p99_us": 9900,
+                     "p99_9_us": 9990, "max_us": 10000}
+
+
+def test_busy_ends():
+    core = min(os.sched_getaffinity(0))
+    with gather_steps.Busy([core]) as busy:
+        process, = busy._processes  # pylint: disable=protected-access
+        assert process.poll() is None
+    assert process.poll() is not None
