@@ -74,7 +74,9 @@ static void copy(const struct engram_ring *ring, uint32_t slot,
 	for (uint32_t at = chunk * post->flag_rows; at < end; at += n) {
 		n = end - at < PART ? end - at : PART;
 		for (uint32_t i = 0; i < n; i++)
-			ids[i] = (int32_t)engram_ring_ids(ring, slot)[at + i];
+			ids[i] = (int32_t)__atomic_load_n(
+				&engram_ring_ids(ring, slot)[at + i],
+				__ATOMIC_ACQUIRE);
 		engram_cpu_stage(rows, ids, n, engram_ring_row(ring, slot, at),
 				 ring->row_stride);
 	}

@@ -236,7 +236,9 @@ static int rescue(const struct engram_cuda_ring *ring,
 	uint64_t end = now_ns() + RESCUE_NS;
 
 	for (uint32_t i = begin; i < begin + count; i++)
-		ring->rescue_ids[i] = ENGRAM_RING_WORD(seq, ring->ids[i]);
+		__atomic_store_n(&ring->rescue_ids[i],
+				 ENGRAM_RING_WORD(seq, ring->ids[i]),
+				 __ATOMIC_RELEASE);
 	write_post(ring->rescue, batch, seq, num_rows(batch) - batch->own_rows);
 	while (value = __atomic_load_n(flag, __ATOMIC_ACQUIRE),
 	       value >> 2 != seq || !(value & 3))
