@@ -10,7 +10,8 @@
  *   total_bytes  end; a multiple of 2 MiB
  *
  * A segment is written by one engramd, published whole under its name, and
- * immutable from then on.  Everything is little-endian; fields have fixed
+ * immutable from then on, unless engramd writes the next generation into it
+ * while all clients have parked (engram_segment_overwrite).  Everything is little-endian; fields have fixed
  * sizes and offsets (static assertions in segment.c); unused bytes are zero.
  * Readers check in this order: magic and abi_version (stored last, with
  * release order), sizes against the file, header_checksum, state.
@@ -311,6 +312,35 @@ uint64_t engram_segment_writer_page(const struct engram_segment_writer *w);
  */
 enum engram_status engram_segment_publish(struct engram_segment_writer *w,
 					  struct engram_error *err);
+
+/*
+ * Can a segment of this spec be written into the memory of a published one
+ * whose header is `h`?  Sizes, row counts, primes and the places of everything
+ * have to be the same, and the memory one that can still be written to.
+ * ENGRAM_EGEOMETRY, ENGRAM_EUNSUPPORTED (memfd: it is sealed).
+ */
+enum engram_status engram_segment_check_overwrite(
+	const struct engram_backing *backing,
+	const struct engram_segment_header *h,
+	const struct engram_segment_spec *spec, struct engram_error *err);
+
+/*
+ * Make the mapping of a published segment writable again; its address may
+ * change.  Nothing that others see does.
+ */
+enum engram_status engram_segment_unprotect(struct engram_segment_writer *w,
+					    struct engram_error *err);
+
+/*
+ * Then make it one of `spec` that is being written, as engram_segment_create
+ * returns, in the memory that it has and that others may have mapped: the
+ * caller sees to it that nobody reads any more.  From the first step on it can
+ * neither be mapped nor adopted, so that a crash leaves nothing that is half
+ * of one generation.  On error it is what it was.
+ */
+enum engram_status engram_segment_overwrite(
+	struct engram_segment_writer *w, const struct engram_segment_spec *spec,
+	struct engram_error *err);
 
 /* A new O_RDONLY descriptor of the segment, for a client; CLOEXEC. */
 enum engram_status engram_segment_reopen(const struct engram_segment_writer *w,

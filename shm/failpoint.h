@@ -39,9 +39,12 @@
 	X(load_admitted, sidecar)  /* memory is promised */                   \
 	X(segment_named, sidecar)  /* the temporary name, of no size */       \
 	X(segment_created, sidecar)                                           \
-	X(load_block, sidecar)	 /* a block of rows is packed */              \
-	X(load_filled, sidecar)	 /* all layers are */                         \
-	X(load_checked, sidecar) /* all layers are read back */               \
+	X(place_unready, sidecar) /* a segment to be overwritten is not ready \
+				   * any more */                              \
+	X(place_taken, sidecar)	  /* it is the next generation's */           \
+	X(load_block, sidecar)	  /* a block of rows is packed */             \
+	X(load_filled, sidecar)	  /* all layers are */                        \
+	X(load_checked, sidecar)  /* all layers are read back */              \
 	X(load_locked, sidecar)                                               \
 	/* publishing */                                                      \
 	X(segment_ready, sidecar)  /* the header says so, there is no name */ \
@@ -59,6 +62,8 @@
 	/* letting go */                                                      \
 	X(detach_asked, sidecar)                                              \
 	X(detach_done, sidecar)                                               \
+	X(park_asked, sidecar)                                                \
+	X(park_done, sidecar)                                                 \
 	X(free_begin, sidecar)                                                \
 	X(free_unlinked, sidecar) /* a layer's name, not its memory */        \
 	X(free_done, sidecar)                                                 \

@@ -146,8 +146,8 @@ static void copy_block(char *base, const struct engram_segment_block *block,
 		memcpy(base + block->offset, from, block->count * element);
 }
 
-static void write_header(char *base, const struct engram_segment_header *h,
-			 const struct engram_segment_spec *spec)
+void segment_write_header(char *base, const struct engram_segment_header *h,
+			  const struct engram_segment_spec *spec)
 {
 	memcpy(base, h, sizeof(*h));
 	copy_block(base, &h->primes, spec->primes, sizeof(int64_t));
@@ -196,6 +196,32 @@ static enum engram_status size_and_map(struct engram_segment_writer *w,
 		      : engram_segment_reserve(w, 0, h->data_offset, err);
 }
 
+enum engram_status segment_begin_header(const struct engram_segment_spec *spec,
+					struct engram_segment_header *h,
+					struct engram_error *err)
+{
+	enum engram_status status = engram_segment_plan_header(spec, h, err);
+	struct timespec now;
+
+	if (status)
+		return status;
+	clock_gettime(CLOCK_REALTIME, &now);
+	h->created_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+	h->state = ENGRAM_SEGMENT_FILLING;
+	memcpy(h->instance, spec->instance, strlen(spec->instance));
+	memcpy(h->table, spec->table, strlen(spec->table));
+	return ENGRAM_OK;
+}
+
+void segment_set_names(struct engram_segment_writer *w,
+		       const struct engram_segment_spec *spec)
+{
+	engram_segment_name(w->name, spec->instance, spec->table,
+			    spec->head.layer_id, spec->generation);
+	snprintf(w->temporary, sizeof(w->temporary), "%.250s%s", w->name,
+		 SEGMENT_TEMPORARY);
+}
+
 enum engram_status engram_segment_create(const struct engram_backing *backing,
 					 const struct engram_segment_spec *spec,
 					 struct engram_segment_writer **out,
@@ -203,19 +229,12 @@ enum engram_status engram_segment_create(const struct engram_backing *backing,
 {
 	struct engram_segment_header h;
 	struct engram_segment_writer *w;
-	struct timespec now;
 	enum engram_status status;
 
 	*out = NULL;
-	status = engram_segment_plan_header(spec, &h, err);
+	status = segment_begin_header(spec, &h, err);
 	if (status)
 		return status;
-	clock_gettime(CLOCK_REALTIME, &now);
-	h.created_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-	h.state = ENGRAM_SEGMENT_FILLING;
-	memcpy(h.instance, spec->instance, strlen(spec->instance));
-	memcpy(h.table, spec->table, strlen(spec->table));
-
 	w = calloc(1, sizeof(*w));
 	if (!w) {
 		status = engram_error_sys(err, ENOMEM, "segment writer");
@@ -224,10 +243,7 @@ enum engram_status engram_segment_create(const struct engram_backing *backing,
 	}
 	w->fd = -1;
 	w->backing = *backing;
-	engram_segment_name(w->name, spec->instance, spec->table, h.layer_id,
-			    h.generation);
-	snprintf(w->temporary, sizeof(w->temporary), "%.250s%s", w->name,
-		 SEGMENT_TEMPORARY);
+	segment_set_names(w, spec);
 	status = backing_create(backing, w->temporary, &w->fd, err);
 	if (status)
 		goto fail;
@@ -237,7 +253,7 @@ enum engram_status engram_segment_create(const struct engram_backing *backing,
 	if (status)
 		goto fail;
 	assert(w->base);
-	write_header(w->base, &h, spec);
+	segment_write_header(w->base, &h, spec);
 	FAILPOINT(segment_created);
 	*out = w;
 	return ENGRAM_OK;

@@ -26,6 +26,16 @@ struct engram_segment_writer {
 enum engram_status segment_call_failed(const struct engram_segment_writer *w,
 				       const char *call, uint64_t needed,
 				       struct engram_error *err);
+/* What a segment of this spec begins with while it is written, its blocks
+ * apart, which segment_write_header copies. */
+enum engram_status segment_begin_header(const struct engram_segment_spec *spec,
+					struct engram_segment_header *h,
+					struct engram_error *err);
+void segment_write_header(char *base, const struct engram_segment_header *h,
+			  const struct engram_segment_spec *spec);
+void segment_set_names(struct engram_segment_writer *w,
+		       const struct engram_segment_spec *spec);
+
 /* A fix for errors that have none. */
 void segment_usual_fix(const struct engram_segment_writer *w,
 		       struct engram_error *err);

@@ -136,6 +136,7 @@ WRAP(int, fstatat, -1, EIO, (int fd, const char *s, struct stat *st, int f),
 WRAP(int, fstatfs, -1, EIO, (int fd, struct statfs *st), (fd, st))
 WRAP(int, fchmod, -1, EPERM, (int fd, mode_t mode), (fd, mode))
 WRAP(int, link, -1, EIO, (const char *a, const char *b), (a, b))
+WRAP(int, rename, -1, EIO, (const char *a, const char *b), (a, b))
 WRAP(int, unlink, -1, EACCES, (const char *s), (s))
 WRAP(DIR *, opendir, NULL, EMFILE, (const char *s), (s))
 WRAP(struct dirent *, readdir, NULL, EIO, (DIR * dir), (dir))

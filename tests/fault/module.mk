@@ -4,7 +4,7 @@
 INJECT_OBJ := $B/obj/tests/fault/inject.o
 INJECT_WRAPS := malloc calloc realloc reallocarray strndup posix_memalign \
 		mmap munmap madvise mprotect memfd_create open fstat lstat fstatat \
-		statfs fstatfs fchmod fcntl flock ftruncate fallocate link \
+		statfs fstatfs fchmod fcntl flock ftruncate fallocate link rename \
 		unlink opendir readdir getrandom pread socket eventfd \
 		connect recvmsg sendmsg poll pthread_create
 INJECT_LDFLAGS := $(INJECT_WRAPS:%=-Wl,--wrap=%)

@@ -150,6 +150,37 @@ static enum engram_status adopt(void)
 	return status;
 }
 
+/* The next generation in a segment's memory: until it is taken it is what it
+ * was, and after that it is discarded. */
+static enum engram_status overwrite_life(void)
+{
+	struct engram_segment_spec spec = fixture_spec(instance, ENGRAM_PACKED);
+	struct engram_segment_writer *w;
+	enum engram_status status;
+	char name[256];
+
+	engram_segment_name(name, instance, spec.table, 14, 3);
+	status = engram_segment_adopt(&backing, name, &w, &err);
+	if (status)
+		return status;
+	spec.generation = 4;
+	status = engram_segment_check_overwrite(
+		&backing, engram_segment_writer_header(w), &spec, &err);
+	if (!status)
+		status = engram_segment_unprotect(w, &err);
+	if (!status)
+		status = engram_segment_overwrite(w, &spec, &err);
+	if (status) {
+		CHECK(engram_segment_writer_header(w)->state ==
+		      ENGRAM_SEGMENT_READY);
+		engram_segment_leave(w);
+		return status;
+	}
+	status = engram_segment_publish(w, &err);
+	engram_segment_discard(w);
+	return status;
+}
+
 static enum engram_status list_and_remove(void)
 {
 	struct engram_segment_entry *list;
@@ -231,7 +262,7 @@ static void after(const char *what, int nth, enum engram_status status, int fds)
 	if (count_fds() != fds || count_maps() ||
 	    (count_names("/dev/shm", instance) && strcmp(what, "control") &&
 	     strcmp(what, "list") && strcmp(what, "adopt") &&
-	     strcmp(inject_call(), "unlink"))) {
+	     strcmp(what, "overwrite") && strcmp(inject_call(), "unlink"))) {
 		fprintf(stderr, "%s: %s, call %d: something is left\n", what,
 			inject_call(), nth);
 		exit(1);
@@ -252,7 +283,7 @@ static void sweep(const char *what, enum engram_status (*life)(void),
 		memset(&err, 0, sizeof(err));
 		if (life == list_and_remove)
 			leave_name();
-		if (life == adopt)
+		if (life == adopt || life == overwrite_life)
 			leave_segment();
 		inject_arm(&(struct inject_plan){.nth = nth,
 						 .interrupt = interrupt});
@@ -282,7 +313,7 @@ static const struct {
 } lives[] = {
 	{"packed", packed_life},   {"split", split_life},
 	{"list", list_and_remove}, {"control", control_life},
-	{"adopt", adopt},
+	{"adopt", adopt},	   {"overwrite", overwrite_life},
 };
 
 /* Without /proc a published segment is opened again by its name. */
@@ -363,7 +394,8 @@ int main(void)
 		backing = fixture_shm();
 		sweep(lives[i].what, lives[i].life, false);
 		sweep(lives[i].what, lives[i].life, true);
-		if (lives[i].life == list_and_remove || lives[i].life == adopt)
+		if (lives[i].life == list_and_remove ||
+		    lives[i].life == adopt || lives[i].life == overwrite_life)
 			continue; /* nothing of a memfd has a name */
 		backing = (struct engram_backing){.kind = ENGRAM_BACKING_MEMFD};
 		sweep(lives[i].what, lives[i].life, false);
