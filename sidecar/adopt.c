@@ -96,6 +96,7 @@ static enum engram_status try_generation(
 		status = generation_identify(gen, err);
 	if (!status) {
 		gen->adopted = true;
+		gen->untracked = true; /* its readers have not come yet */
 		FAILPOINT(adopt_taken);
 		*out = gen;
 		return ENGRAM_OK;

@@ -34,6 +34,9 @@ static void end_leases(struct client *client)
 
 	for (lease = LIST_FIRST(&client->leases); lease; lease = next) {
 		next = LIST_NEXT(lease, entry);
+		/* The process may live on, and not know it yet. */
+		if (!lease->parked)
+			lease->gen->untracked = true;
 		lease_end(lease);
 	}
 }
@@ -148,6 +151,18 @@ void clients_finish(struct server *server)
 	}
 }
 
+/* Or, once it is lent no more, holds at all? */
+static bool reads(const struct client *client, const struct generation *gen)
+{
+	const bool current = gen == gen->table->current;
+	const struct lease *lease;
+
+	LIST_FOREACH(lease, &client->leases, entry)
+	if (lease->gen == gen && !(current && lease->parked))
+		return true;
+	return false;
+}
+
 void clients_name_holders(const struct server *server,
 			  const struct generation *gen, char *out, size_t size)
 {
@@ -158,7 +173,7 @@ void clients_name_holders(const struct server *server,
 	*out = '\0';
 	TAILQ_FOREACH(client, &server->clients, entry)
 	{
-		if (!lease_of(client, gen))
+		if (!reads(client, gen))
 			continue;
 		n = snprintf(out + at, size - at, "%spid %d (%s)",
 			     at ? ", " : "", (int)client->peer.pid,

@@ -37,12 +37,14 @@ struct config_access {
 };
 
 /* How a generation of a table is replaced by the next. */
-enum reload_mode { RELOAD_BESIDE = 0, RELOAD_DRAIN_FIRST };
+enum reload_mode { RELOAD_BESIDE = 0, RELOAD_DRAIN_FIRST, RELOAD_IN_PLACE };
 
 struct config_reload {
 	enum reload_mode mode;
 	uint32_t drain_seconds;	 /* who holds the old one that long is named */
 	uint32_t retain_seconds; /* keep the old one so long for a rollback */
+	uint32_t settle_seconds; /* who reads has seen by then that it is to
+				  * stop, with or without a lease */
 };
 
 struct config_table {

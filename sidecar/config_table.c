@@ -5,10 +5,11 @@
 
 #include "config_parts.h"
 
-#define PATTERN_BYTES_MAX  255
-#define DRAIN_SECONDS_DFLT 60
-#define WATCH_SECONDS_DFLT 5
-#define SECONDS_MAX	   1000000
+#define PATTERN_BYTES_MAX   255
+#define DRAIN_SECONDS_DFLT  60
+#define WATCH_SECONDS_DFLT  5
+#define SETTLE_SECONDS_DFLT 10
+#define SECONDS_MAX	    1000000
 
 static const char *const layout_names[] = {"packed", "split", NULL};
 static const enum engram_record_layout layouts[] = {ENGRAM_PACKED,
@@ -131,10 +132,12 @@ static void read_layers(struct json_view *v, struct config_table *table)
 
 static void read_reload(struct json_view *top, struct config_reload *out)
 {
-	static const char *const names[] = {"beside", "drain_first", NULL};
+	static const char *const names[] = {"beside", "drain_first", "in_place",
+					    NULL};
 	struct json_view v;
 
-	*out = (struct config_reload){.drain_seconds = DRAIN_SECONDS_DFLT};
+	*out = (struct config_reload){.drain_seconds = DRAIN_SECONDS_DFLT,
+				      .settle_seconds = SETTLE_SECONDS_DFLT};
 	if (!config_section_begin(top, &v, "reload"))
 		return;
 	out->mode = (enum reload_mode)json_view_enum(&v, "mode", names, 0);
@@ -142,6 +145,15 @@ static void read_reload(struct json_view *top, struct config_reload *out)
 		&v, "drain_seconds", 1, SECONDS_MAX, DRAIN_SECONDS_DFLT);
 	out->retain_seconds = (uint32_t)json_view_int(&v, "retain_seconds", 0,
 						      SECONDS_MAX, 0);
+	out->settle_seconds = (uint32_t)json_view_int(
+		&v, "settle_seconds", 0, SECONDS_MAX, SETTLE_SECONDS_DFLT);
+	if (out->mode == RELOAD_IN_PLACE &&
+	    out->settle_seconds >= out->drain_seconds)
+		config_fault(&v, "settle_seconds",
+			     "make it less than drain_seconds",
+			     "%u s, and after drain_seconds, %u, the reload "
+			     "ends",
+			     out->settle_seconds, out->drain_seconds);
 	config_section_end(top, &v);
 }
 

@@ -158,7 +158,7 @@ void generation_put(void *arg)
 {
 	struct generation *gen = arg;
 
-	if (--gen->users == 0 && gen->idle)
+	if (--gen->users == gen->parked && gen->idle)
 		gen->idle(gen);
 }
 

@@ -46,9 +46,12 @@ struct generation {
 	struct table *table;
 	struct table_spec *spec; /* what it was built from; a reference */
 	/* Leases, unsent replies that need the descriptors, and jobs that read
-	 * it.  `idle` is called when the last one goes. */
+	 * it.  `idle` is called when the last one goes that is not parked. */
 	unsigned int users;
 	unsigned int leases; /* of these */
+	unsigned int parked; /* of these: nobody reads by them */
+	bool untracked;	     /* somebody may read it without a lease: it was
+			      * adopted, or a lease ended by itself */
 	void (*idle)(struct generation *gen);
 	/* of one that is lent no more (table_generations.c) */
 	TAILQ_ENTRY(generation) entry;

@@ -74,11 +74,22 @@ struct lease *lease_of(const struct client *client,
 	return NULL;
 }
 
+void lease_park(struct lease *lease)
+{
+	if (lease->parked)
+		return;
+	gather_lease_ended(&lease->client->server->gather, lease);
+	lease->parked = true;
+	lease->gen->parked++;
+	table_reload_step(lease->table);
+}
+
 void lease_end(struct lease *lease)
 {
 	gather_lease_ended(&lease->client->server->gather, lease);
 	LIST_REMOVE(lease, entry);
 	lease->gen->leases--;
+	lease->gen->parked -= lease->parked;
 	table_lease(lease->table, -1, lease->writable);
 	/* Last: it may start the freeing of the table. */
 	generation_put(lease->gen);

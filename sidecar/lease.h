@@ -21,6 +21,7 @@ struct lease {
 	struct generation *gen;
 	uint64_t start_ns;
 	bool writable; /* it got descriptors that can write */
+	bool parked;   /* nobody reads by it any more */
 	uint32_t num_layers;
 	struct {
 		uint32_t index; /* into gen->layers */
@@ -45,6 +46,9 @@ struct lease *lease_find(const struct client *client, uint64_t id);
 /* Any that it has of that generation, or NULL. */
 struct lease *lease_of(const struct client *client,
 		       const struct generation *gen);
+/* Nobody reads by it from here on, nor has rows gathered; it only holds its
+ * memory, for the generation that comes to be in it. */
+void lease_park(struct lease *lease);
 void lease_end(struct lease *lease);
 
 #endif

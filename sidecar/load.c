@@ -70,6 +70,27 @@ static enum engram_status plan_layers(const struct load *load,
 	return ENGRAM_OK;
 }
 
+/* Is there a layer for a layer, and can each be overwritten? */
+static enum engram_status check_overwrite(const struct load *load,
+					  const struct generation *over,
+					  const struct plan *plans, uint32_t n,
+					  struct engram_error *err)
+{
+	enum engram_status status = ENGRAM_OK;
+	uint32_t i;
+
+	if (n != over->num_layers)
+		return engram_error_set(err, ENGRAM_EGEOMETRY,
+					"there are %u layers where there were "
+					"%u",
+					n, over->num_layers);
+	for (i = 0; i < n && !status; i++)
+		status = engram_segment_check_overwrite(&load->backing,
+							over->layers[i].header,
+							&plans[i].spec, err);
+	return status;
+}
+
 static enum engram_status create_layers(const struct load *load,
 					const struct checkpoint *checkpoint,
 					const struct plan *plans,
@@ -94,6 +115,41 @@ static enum engram_status create_layers(const struct load *load,
 		gen->bytes += layer->header->total_bytes;
 	}
 	return ENGRAM_OK;
+}
+
+/* The memory of a generation that nobody reads, in place of new memory. */
+static enum engram_status take_layers(const struct load *load,
+				      const struct plan *plans,
+				      struct generation *gen,
+				      struct engram_error *err)
+{
+	struct generation *over = load->over;
+	enum engram_status status;
+	uint32_t i;
+
+	status = check_overwrite(load, over, plans, gen->num_layers, err);
+	for (i = 0; i < gen->num_layers && !status; i++) {
+		struct generation_layer *from = &over->layers[i];
+
+		status = engram_segment_unprotect(from->writer, err);
+		from->header = engram_segment_writer_header(from->writer);
+	}
+	for (i = 0; i < gen->num_layers && !status; i++) {
+		struct generation_layer *from = &over->layers[i];
+		struct generation_layer *to = &gen->layers[i];
+
+		status = engram_segment_overwrite(from->writer, &plans[i].spec,
+						  err);
+		if (status)
+			break;
+		to->layer_id = from->layer_id;
+		to->writer = from->writer;
+		to->header = from->header;
+		gen->bytes += to->header->total_bytes;
+		from->writer = NULL;
+		from->header = NULL;
+	}
+	return status;
 }
 
 static enum engram_status fill_layers(const struct load *load,
@@ -215,7 +271,9 @@ static enum engram_status build(struct load *load,
 	enum engram_status status;
 	uint64_t start;
 
-	status = create_layers(load, checkpoint, plans, gen, job, err);
+	status = load->over ? take_layers(load, plans, gen, err)
+			    : create_layers(load, checkpoint, plans, gen, job,
+					    err);
 	if (!status)
 		status = load_lock_ahead(gen, load->lock, &lock_later, err);
 	if (!status)
@@ -381,6 +439,8 @@ static enum engram_status compare_with_current(struct load *load,
 	for (i = 0; i < n && !status; i++)
 		status = generation_fits(was, i, &plans[i].spec.head,
 					 plans[i].spec.token_map_len, err);
+	if (!status && load->in_place)
+		status = check_overwrite(load, was, plans, n, err);
 	return status;
 }
 
@@ -432,6 +492,8 @@ enum engram_status load_build(struct load *load, struct job *job,
 	status = plan_layers(load, checkpoint, plans, &need, job, err);
 	if (!status)
 		status = FAILPOINT_STATUS(load_planned, err);
+	if (load->over) /* it has its memory */
+		need = (struct memory_need){0};
 	if (!status && load->current)
 		status = compare_with_current(load, plans, n, err);
 	if (!status && !load->unchanged && !load->look_only)

@@ -29,6 +29,9 @@ struct load {
 	bool force;	/* even if the checkpoint is what it was */
 	bool fit;	/* it is lent: the new one has to fit its clients */
 	bool look_only; /* up to where the old one has to go first */
+	bool in_place;	/* the new one goes into the old one's memory: */
+	struct generation *over; /* which nobody reads any more; what of its
+				  * layers is overwritten has no writer then */
 
 	struct watch_identity found; /* before anything was read */
 	struct generation *gen;	     /* the result, on ENGRAM_OK */

@@ -123,6 +123,12 @@ const struct rpc_method rpc_methods[] = {
 	 RPC_READ,
 	 method_detach,
 	 {LEASE}},
+	{"park",
+	 "say that nobody reads by a lease, so that its memory can be "
+	 "overwritten",
+	 RPC_READ,
+	 method_park,
+	 {LEASE}},
 	{"gather.open",
 	 "have rows gathered through the ring that comes with this",
 	 RPC_READ,

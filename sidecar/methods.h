@@ -38,6 +38,7 @@ RPC_METHOD_DECL(method_rollback);
 /* methods_attach.c */
 RPC_METHOD_DECL(method_attach);
 RPC_METHOD_DECL(method_detach);
+RPC_METHOD_DECL(method_park);
 /* methods_gather.c */
 RPC_METHOD_DECL(method_gather_open);
 RPC_METHOD_DECL(method_gather_bind);

@@ -251,6 +251,38 @@ struct lease *method_lease(struct rpc_call *call, struct engram_error *err)
 	return NULL;
 }
 
+static enum engram_status check_parks(const struct table *table,
+				      struct engram_error *err)
+{
+	const bool unloads = table->job && table->job->kind == JOB_UNLOAD;
+
+	if (table->spec->config.reload.mode == RELOAD_IN_PLACE && !unloads)
+		return ENGRAM_OK;
+	engram_error_set(err, ENGRAM_EUNSUPPORTED,
+			 "table \"%s\" is %s: its memory is not written anew",
+			 table->name,
+			 unloads ? "being unloaded"
+				 : "not one of reload.mode \"in_place\"");
+	engram_error_fix(err, "detach");
+	return ENGRAM_EUNSUPPORTED;
+}
+
+RPC_METHOD_DECL(method_park)
+{
+	struct lease *lease = method_lease(call, err);
+	enum engram_status status;
+
+	if (!lease)
+		return ENGRAM_ENOTFOUND;
+	status = check_parks(lease->table, err);
+	if (status)
+		return status;
+	FAILPOINT(park_asked);
+	lease_park(lease);
+	FAILPOINT(park_done);
+	return ENGRAM_OK;
+}
+
 RPC_METHOD_DECL(method_detach)
 {
 	struct lease *lease = method_lease(call, err);

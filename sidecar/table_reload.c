@@ -3,7 +3,9 @@
  * Replacing a table while it is lent.  `beside` builds the next generation
  * while the old one is lent, and publishes it by one store.  `drain_first`, for
  * where two copies do not fit, has a look at the checkpoint, withdraws the
- * table, waits for its leases, frees it, and then loads.
+ * table, waits for its leases, frees it, and then loads.  `in_place` waits
+ * until nobody reads, and loads into the memory that is there, which clients
+ * keep mapped and registered.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -56,7 +58,7 @@ static void explain(const struct table *table, enum engram_status status,
 	char holders[512] = "";
 
 	if ((status != ENGRAM_ENOSPACE && status != ENGRAM_EMEMLOCK) ||
-	    !table->current)
+	    !table->current || table->building->in_place)
 		return;
 	engram_error_context(err, "a second copy beside generation %" PRIu64,
 			     table->current->number);
@@ -72,7 +74,7 @@ static void explain(const struct table *table, enum engram_status status,
 		return;
 	}
 	engram_error_fix(err, "make room, or set reload.mode to "
-			      "\"drain_first\"");
+			      "\"in_place\" or \"drain_first\"");
 }
 
 static enum engram_status take(struct table *table, struct job *job,
@@ -108,6 +110,20 @@ static enum engram_status take(struct table *table, struct job *job,
 	return status;
 }
 
+static void refused(const struct table *table, struct engram_error *err)
+{
+	if (!table->building->in_place) {
+		table_refused(table, err);
+		return;
+	}
+	engram_error_context(err,
+			     "table \"%s\": generation %" PRIu64
+			     " can not be replaced in place",
+			     table->name, table->current->number);
+	engram_error_fix(err, "unload the table and load it, or set "
+			      "reload.mode to \"drain_first\"");
+}
+
 static enum engram_status run_build(struct job *job, struct engram_error *err)
 {
 	struct table *table = job->arg;
@@ -130,30 +146,45 @@ static void finish_build(struct job *job, enum engram_status status)
 	} else {
 		explain(table, status, &job->error);
 		if (status == ENGRAM_EGEOMETRY && table->current)
-			table_refused(table, &job->error);
+			refused(table, &job->error);
 	}
 	end_reload(table, status);
 }
 
-/* ---- drain first ---- */
+/* ---- drain first, in place ---- */
 
 static enum engram_status run_replace(struct job *job, struct engram_error *err)
 {
 	struct table *table = job->arg;
 
-	FAILPOINT(free_begin);
-	generation_release(table->freeing, false);
-	FAILPOINT(free_done);
+	if (!table->building->in_place) {
+		FAILPOINT(free_begin);
+		generation_release(table->freeing, false);
+		FAILPOINT(free_done);
+	}
 	job_set_phase(job, JOB_READING);
 	return load_build(table->building, job, err);
+}
+
+/* Its memory is another's.  Leases that have parked outlive it. */
+static void spent(struct table *table, struct generation *gen)
+{
+	gen->bytes = 0;
+	table_supersede(table, gen, true);
 }
 
 static void finish_replace(struct job *job, enum engram_status status)
 {
 	struct table *table = job->arg;
+	struct generation *was = table->freeing;
 
-	generation_delete(table->freeing);
 	table->freeing = NULL;
+	if (!table->building->in_place)
+		generation_delete(was);
+	else if (was->layers[0].writer)
+		table->current = was; /* nothing of it was touched */
+	else
+		spent(table, was);
 	finish_build(job, status);
 }
 
@@ -191,6 +222,21 @@ static void finish_look(struct job *job, enum engram_status status)
 		start_draining(table);
 }
 
+/* Has everybody let go, or at least stopped reading?  Who reads without a
+ * lease sees within settle_seconds that there is nothing to read. */
+static bool is_let_go(const struct table *table)
+{
+	const struct generation *gen = table->current;
+	const uint32_t settle = table->spec->config.reload.settle_seconds;
+
+	if (!table->building->in_place)
+		return !gen->users && TAILQ_EMPTY(&table->old);
+	return gen->users == gen->parked &&
+	       (!gen->untracked ||
+		clock_seconds_since(atomic_load(&table->job->phase_start_ns)) >=
+			settle);
+}
+
 static bool drains(const struct table *table)
 {
 	return table->job && table->job->kind == JOB_RELOAD &&
@@ -204,7 +250,10 @@ void table_reload_tick(struct table *table)
 	uint32_t limit = table->spec->config.reload.drain_seconds;
 	char holders[512];
 
-	if (!drains(table) || job->threaded ||
+	if (!drains(table) || job->threaded)
+		return;
+	table_reload_step(table);
+	if (table->job != job || job->threaded || !table->current ||
 	    clock_seconds_since(atomic_load(&job->phase_start_ns)) < limit)
 		return;
 	hooks->holders(hooks->ctx, table->current, holders, sizeof(holders));
@@ -212,8 +261,11 @@ void table_reload_tick(struct table *table)
 			 "table \"%s\" is still held after %u s by %s",
 			 table->name, limit,
 			 *holders ? holders : "clients of a former generation");
-	engram_error_fix(&job->error, "have them detach when engram_table_poll "
-				      "is 0, or raise reload.drain_seconds");
+	engram_error_fix(&job->error,
+			 "have them %s when engram_table_poll is 0, or raise "
+			 "reload.drain_seconds",
+			 table->building->in_place ? "detach or park"
+						   : "detach");
 	table_reload_undo(table, ENGRAM_ETIMEDOUT);
 }
 
@@ -238,11 +290,15 @@ void table_reload_step(struct table *table)
 	if (!job || job->kind != JOB_RELOAD || job->threaded)
 		return;
 	if (drains(table)) {
-		if (table->current->users || !TAILQ_EMPTY(&table->old))
+		if (!is_let_go(table))
 			return;
 		table->freeing = table->current;
+		table->freeing->idle = NULL;
 		table->current = NULL;
-		job_set_phase(job, JOB_FREEING);
+		if (table->building->in_place)
+			table->building->over = table->freeing;
+		else
+			job_set_phase(job, JOB_FREEING);
 		status = job_start(job, run_replace, finish_replace,
 				   &job->error);
 		if (!status) {
@@ -312,7 +368,7 @@ static struct load *new_load(struct table *table,
 {
 	struct tables *tables = table->tables;
 	struct load *load = calloc(1, sizeof(*load));
-	bool beside = table->spec->config.reload.mode == RELOAD_BESIDE;
+	const enum reload_mode mode = table->spec->config.reload.mode;
 
 	if (!load)
 		return NULL;
@@ -325,8 +381,11 @@ static struct load *new_load(struct table *table,
 			      .adopt = ADOPT_OFF,
 			      .current = table->current,
 			      .force = terms->force,
-			      .fit = beside && table->current->leases,
-			      .look_only = !beside};
+			      .fit = mode == RELOAD_BESIDE
+					     ? table->current->leases
+					     : mode == RELOAD_IN_PLACE,
+			      .look_only = mode != RELOAD_BESIDE,
+			      .in_place = mode == RELOAD_IN_PLACE};
 	load->spec = terms->spec ? terms->spec : table_spec_get(table->spec);
 	generation_get(load->current);
 	return load;

@@ -314,10 +314,11 @@ static json_t *view_lease(const struct lease *lease)
 			json_decref(layers);
 			return NULL;
 		}
-	return json_pack("{s:I, s:s, s:I, s:o, s:b, s:f}", "lease",
+	return json_pack("{s:I, s:s, s:I, s:o, s:b, s:b, s:f}", "lease",
 			 (json_int_t)lease->id, "table", lease->table->name,
 			 "generation", (json_int_t)lease->gen->number, "layers",
-			 layers, "writable", lease->writable, "age_seconds",
+			 layers, "writable", lease->writable, "parked",
+			 lease->parked, "age_seconds",
 			 clock_seconds_since(lease->start_ns));
 }
 

@@ -136,6 +136,7 @@ struct engram_table {
 	int32_t layer_ids[ENGRAM_LAYERS_MAX]; /* that were asked for, if any */
 	uint32_t num_asked;
 	bool writable;
+	bool parked;		   /* nobody reads by it until it moves */
 	bool borrowed;		   /* `layers` are those of the table before */
 	struct engram_table *next; /* prepared; under the client's lock */
 	struct table_layer layers[ENGRAM_LAYERS_MAX];
@@ -152,6 +153,9 @@ enum engram_status table_attach(struct engram_client *client,
 				struct engram_error *err);
 /* With the lock held: the lease goes, and is counted no more. */
 void table_let_go(struct engram_table *table);
+/* ENGRAM_ENOTREADY for one that has parked. */
+enum engram_status table_check_parked(const struct engram_table *table,
+				      struct engram_error *err);
 /* Unmap, free. */
 void table_free(struct engram_table *table);
 /* Are rows laid out, hashed and sharded alike? */

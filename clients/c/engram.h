@@ -197,9 +197,10 @@ uint64_t engram_table_poll(const engram_table *table);
  * of.  Any thread, also while others use the table; takes as long as a call to
  * engramd, and at most a second to reconnect, which is tried with back-off:
  * ENGRAM_EDISCONNECTED at once between two tries.  ENGRAM_EDRAINING when the
- * table is withdrawn for a reload that drains first or an unload: detach, and
- * attach once it is ready.  ENGRAM_EGEOMETRY when the sizes that callers go
- * by differ: likewise.  After any error the table is as it was.
+ * table is withdrawn for an unload or a reload that waits for it: detach, and
+ * attach once it is ready, or see engram_table_park.  ENGRAM_EGEOMETRY when the
+ * sizes that callers go by differ: likewise.  After any error the table is as
+ * it was.
  */
 enum engram_status engram_table_prepare(engram_table *table,
 					uint64_t *generation);
@@ -224,6 +225,32 @@ enum engram_status engram_table_refresh(engram_table *table,
  * was. */
 enum engram_status engram_table_swap(engram_table *table, uint64_t generation,
 				     engram_table **old);
+
+/*
+ * For tables whose reload.mode is "in_place", where two generations do not fit:
+ * the next one is written into the memory that is mapped, and registered,
+ * once everybody has stopped reading.
+ *
+ *	if (engram_table_poll(t) == 0) {			 each step
+ *		status = engram_table_park(t);			 step boundary
+ *		if (status)
+ *			status = engram_detach(t);
+ *	}
+ *	... no step reads until prepare and refresh have succeeded ...
+ *
+ * Nothing reads rows, the token map, or pointers and views of the table when
+ * this is called, nor after it, until engram_table_refresh: lookups are
+ * ENGRAM_ENOTREADY meanwhile, and engram_table_prepare is ENGRAM_EDRAINING or
+ * ENGRAM_ENOTREADY until the next generation is there; if the reload ends
+ * before anything was written, it gives the same generation again.  What is
+ * prepared is let go of.  The sidecar waits for everybody who has a lease, and
+ * `reload.settle_seconds` for those whose connection was lost, or who have not
+ * leased the table anew after a restart: poll at least that often.
+ * ENGRAM_EUNSUPPORTED when the table is unloaded, or reloaded in another mode:
+ * nothing has changed, and detaching is what is waited for.  Calling it again
+ * asks again.  Succeeds when the sidecar is gone.
+ */
+enum engram_status engram_table_park(engram_table *table);
 
 /* ---- using it; `layer` is an index into the attached layers ---- */
 

@@ -37,6 +37,8 @@ static enum engram_status check_batch(const struct engram_gather *g,
 	const struct engram_table *t = g->table;
 	enum engram_status status = fork_check(t->fork_generation, err);
 
+	if (!status)
+		status = table_check_parked(t, err);
 	if (status)
 		return status;
 	if (layer >= t->num_layers)

@@ -27,13 +27,19 @@ static bool same_memory(const struct engram_table *t,
 	return true;
 }
 
-/* The mappings of `t`, which may be registered with a device, stay. */
+/* The mappings of `t`, which may be registered with a device, stay; what is in
+ * them may be another generation. */
 static void borrow_mappings(const struct engram_table *t,
 			    struct engram_table *next)
 {
-	for (uint32_t i = 0; i < t->num_layers; i++)
-		engram_segment_unmap(&next->layers[i].map);
-	memcpy(next->layers, t->layers, sizeof(next->layers));
+	for (uint32_t i = 0; i < t->num_layers; i++) {
+		struct table_layer *to = &next->layers[i];
+
+		engram_segment_unmap(&to->map);
+		to->map = t->layers[i].map;
+		to->rows.codes = t->layers[i].rows.codes;
+		to->rows.scales = t->layers[i].rows.scales;
+	}
 	memcpy(next->multipliers, t->multipliers, sizeof(next->multipliers));
 	memcpy(next->primes, t->primes, sizeof(next->primes));
 	memcpy(next->offsets, t->offsets, sizeof(next->offsets));
@@ -125,7 +131,7 @@ static enum engram_status prepare_locked(struct engram_table *t,
 		drop(t->next);
 		t->next = NULL;
 	}
-	if (!t->next && !is_current(t, t)) {
+	if (!t->next && (t->parked || !is_current(t, t))) {
 		/* The page tells of another sidecar before the socket does. */
 		if (t->serial == t->client->serial &&
 		    engram_control_load64(&t->control->boot_epoch) !=
@@ -158,6 +164,56 @@ enum engram_status engram_table_prepare(engram_table *table,
 const engram_table *engram_table_prepared(const engram_table *table)
 {
 	return table->next;
+}
+
+/* ---- parking ---- */
+
+enum engram_status table_check_parked(const struct engram_table *t,
+				      struct engram_error *err)
+{
+	if (!t->parked)
+		return ENGRAM_OK;
+	engram_error_set(err, ENGRAM_ENOTREADY,
+			 "table \"%s\" has parked: its memory may be another "
+			 "generation's by now",
+			 t->name);
+	engram_error_fix(err, "change over by engram_table_prepare and "
+			      "engram_table_refresh first");
+	return ENGRAM_ENOTREADY;
+}
+
+/* A lease that went with its connection need not be parked. */
+static enum engram_status park_lease(struct engram_table *t,
+				     struct engram_error *err)
+{
+	enum engram_status status;
+	json_t *result;
+
+	if (t->client->conn.sock < 0 || t->serial != t->client->serial)
+		return ENGRAM_OK;
+	status = rpc_call(t->client, "park",
+			  json_pack("{s:I}", "lease", (json_int_t)t->lease),
+			  &result, NULL, err);
+	if (!status)
+		json_decref(result);
+	return t->client->conn.sock < 0 ? ENGRAM_OK : status;
+}
+
+enum engram_status engram_table_park(engram_table *table)
+{
+	struct engram_error *err = client_error();
+	enum engram_status status = fork_check(table->fork_generation, err);
+
+	if (status)
+		return status;
+	pthread_mutex_lock(&table->client->lock);
+	if (table->next)
+		drop(table->next);
+	table->next = NULL;
+	status = park_lease(table, err);
+	table->parked = !status;
+	pthread_mutex_unlock(&table->client->lock);
+	return status;
 }
 
 /* ---- changing over ---- */

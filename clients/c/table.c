@@ -175,6 +175,8 @@ enum engram_status engram_hash(const engram_table *table,
 	enum engram_status status;
 
 	status = engram_hash_params(table, &params);
+	if (!status)
+		status = table_check_parked(table, client_error());
 	if (!status && batch->slot_cache && batch->slot_mapping)
 		status = engram_cpu_write_slots(&params, batch, client_error());
 	if (!status)
@@ -191,6 +193,8 @@ enum engram_status engram_lookup(const engram_table *table, uint32_t layer,
 	const struct table_layer *l;
 	struct engram_lookup_args args;
 
+	if (!status)
+		status = table_check_parked(table, client_error());
 	if (status)
 		return status;
 	l = &table->layers[layer];
@@ -219,6 +223,8 @@ enum engram_status engram_read_rows(const engram_table *table, uint32_t layer,
 	uint64_t i;
 	int64_t row;
 
+	if (!status)
+		status = table_check_parked(table, err);
 	if (status)
 		return status;
 	r = &table->layers[layer].rows;

@@ -294,11 +294,14 @@ static void add_leases(struct cli_columns *c, const json_t *leases)
 	json_array_foreach(leases, i, lease)
 	{
 		used += (size_t)snprintf(
-			text + used, sizeof(text) - used, "%s%s g%lld%s",
+			text + used, sizeof(text) - used, "%s%s g%lld%s%s",
 			i ? ", " : "", cli_text(lease, "table", "?"),
 			(long long)cli_int(lease, "generation"),
 			json_is_true(json_object_get(lease, "writable"))
 				? " writable"
+				: "",
+			json_is_true(json_object_get(lease, "parked"))
+				? " parked"
 				: "");
 		if (used >= sizeof(text))
 			break;

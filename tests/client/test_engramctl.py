@@ -298,7 +298,8 @@ def test_clients(sidecar):
          "leases": [{"lease": 1, "table": "demo", "generation": 3,
                      "layers": [1], "writable": False, "age_seconds": 1.0},
                     {"lease": 2, "table": "big", "generation": 1,
-                     "layers": [1], "writable": True, "age_seconds": 1.0}]},
+                     "layers": [1], "writable": True, "parked": True,
+                     "age_seconds": 1.0}]},
         {"connection": 3, "pid": 11, "uid": 0, "gid": 0, "name": "sglang",
          "age_seconds": 7200.0, "requests": 6, "leases": [], "rings": [
              {"ring": 1, "bytes": 4096, "leases": [], "batches": 2,
@@ -308,7 +309,7 @@ def test_clients(sidecar):
     lines = ctl(server, "clients").stdout.splitlines()
     assert lines[1].split() == ["2", "10", "0", "vllm", "2", "h", "0", "min",
                                 "5", "-", "demo", "g3,", "big", "g1",
-                                "writable"]
+                                "writable", "parked"]
     assert lines[2].split() == ["3", "11", "0", "sglang", "2", "h", "0", "min",
                                 "6", "2", "rings,", "500", "rows", "-"]
 

@@ -44,6 +44,7 @@ struct stats {
 	_Atomic uint64_t idle;	   /* steps without a table */
 	_Atomic uint64_t refreshes;
 	_Atomic uint64_t seeds; /* a bit for each whose rows were read */
+	_Atomic uint64_t parks;
 };
 
 struct known {
@@ -55,6 +56,7 @@ struct held {
 	engram_client *client;
 	engram_table *table;
 	uint32_t seed;
+	bool parked;
 };
 
 static struct stats *stats;
@@ -67,8 +69,10 @@ static int num_known;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 static struct held next, last;
-static uint64_t move_to; /* a generation that is prepared, or 0: `next` */
-static bool move_waits;
+/* a generation that is prepared, or PARK, or 0: `next` */
+static uint64_t move_to;
+#define PARK UINT64_MAX
+static bool move_waits, has_parked;
 static atomic_bool mover_ended;
 
 static void pause_ms(long ms)
@@ -172,11 +176,18 @@ static void move_on(uint64_t generation)
 	pthread_mutex_unlock(&lock);
 }
 
+/* Has the reader stopped reading, so that its memory can be overwritten? */
+static bool park(void)
+{
+	move_on(PARK);
+	return has_parked;
+}
+
 static bool is_current(const engram_table *table)
 {
 	struct engram_table_info info;
 
-	return table && !engram_table_info(table, &info) &&
+	return table && !has_parked && !engram_table_info(table, &info) &&
 	       engram_table_poll(table) == info.generation;
 }
 
@@ -202,6 +213,10 @@ static void *mover(void *arg)
 		note(status);
 		/* It may come back, and what is mapped is good till then. */
 		if (status == ENGRAM_EDISCONNECTED)
+			continue;
+		if (status == ENGRAM_EDRAINING && now.table && park())
+			continue;
+		if (status == ENGRAM_ENOTREADY && has_parked)
 			continue;
 		status = take_hold(&found);
 		/* One who unloads a table waits for those who have it. */
@@ -270,7 +285,7 @@ static void step(const struct held *held, uint64_t *state)
 {
 	struct engram_table_info info;
 
-	if (!held->table) {
+	if (!held->table || held->parked) {
 		atomic_fetch_add(&stats->idle, 1);
 		pause_ms(1);
 		return;
@@ -285,11 +300,31 @@ static void step(const struct held *held, uint64_t *state)
 	atomic_fetch_add(&stats->steps, 1);
 }
 
+static void park_here(struct held *held)
+{
+	enum engram_status status = engram_table_park(held->table);
+
+	if (status != ENGRAM_EUNSUPPORTED)
+		note(status);
+	if (!held->parked && !status)
+		atomic_fetch_add(&stats->parks, 1);
+	held->parked = has_parked = !status;
+}
+
 static void change_over(struct held *held)
 {
+	enum engram_status status;
+
 	pthread_mutex_lock(&lock);
-	if (move_waits && move_to) {
-		note(engram_table_refresh(held->table, move_to));
+	if (move_waits && move_to == PARK) {
+		park_here(held);
+		move_waits = false;
+		pthread_cond_signal(&moved);
+	} else if (move_waits && move_to) {
+		status = engram_table_refresh(held->table, move_to);
+		note(status);
+		if (!status)
+			held->parked = has_parked = false;
 		if (seed_of(held->table, &held->seed)) {
 			atomic_fetch_add(&stats->attaches, 1);
 			atomic_fetch_add(&stats->refreshes, 1);
@@ -299,6 +334,7 @@ static void change_over(struct held *held)
 	} else if (move_waits) {
 		last = *held;
 		*held = next;
+		has_parked = false;
 		move_waits = false;
 		pthread_cond_signal(&moved);
 	}

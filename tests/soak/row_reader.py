@@ -9,7 +9,7 @@ import engramd
 
 BINARY = engramd.BUILD / "tests" / "row_reader"
 FIELDS = ("end", "rows", "steps", "wrong", "mixed", "attaches", "generation",
-          "unknown", "failures", "idle", "refreshes", "seeds")
+          "unknown", "failures", "idle", "refreshes", "seeds", "parks")
 
 
 class RowReader:
