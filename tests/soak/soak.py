@@ -4,7 +4,8 @@
 back, and engramd and clients are killed, stopped and started at random.
 
 One table is reloaded beside the generation that is lent, now and then held
-until it is published or taken back again; the other one drains first.
+until it is published or taken back again; another one drains first, the third
+is written in place.
 
     tests/soak/soak.py [--seconds 600] [--seed N] [--clients 4]
 
@@ -33,10 +34,13 @@ import row_reader  # noqa: E402  pylint: disable=wrong-import-position
 SHAPE = ("--layers", "1,14", "--heads", "4", "--max-ngram", "3", "--dim",
          "64", "--shards", "3", "--engram-vocab-size", "20000")
 SEEDS = range(4)
-BESIDE, DRAINED = "beside", "drained"
+BESIDE, DRAINED, PLACED = "beside", "drained", "placed"
 RELOAD = {BESIDE: {"mode": "beside", "retain_seconds": 1},
           # who is stopped for longer holds it up
-          DRAINED: {"mode": "drain_first", "drain_seconds": 5}}
+          DRAINED: {"mode": "drain_first", "drain_seconds": 5},
+          # and who is stopped for longer than that reads what it must not
+          PLACED: {"mode": "in_place", "settle_seconds": 2,
+                   "drain_seconds": 5}}
 # A sidecar that has just started, or that stops.
 PASSING = ("Busy", "Draining", "NotReady", "Canceled")
 # A call to a sidecar that dies or goes: nothing is wrong.
@@ -83,7 +87,7 @@ class Replacing(threading.Thread):
 
     def once(self, client):
         self.soak.point_at(self.table, self.random.choice(SEEDS))
-        if self.table == DRAINED:
+        if self.table != BESIDE:
             self.reload(client)
             return
         name, = self.random.choices(("reload", "again", "hold", "rollback"),
@@ -98,7 +102,7 @@ class Replacing(threading.Thread):
         if job["state"] != "failed":
             self.count(f"{what} unchanged" if job["unchanged"]
                        else f"{what} {job['state']}")
-        elif (self.table == DRAINED and
+        elif (self.table != BESIDE and
               job["error"]["data"]["name"] == "TimedOut"):
             self.count("not drained in time")
         else:
@@ -306,12 +310,15 @@ class Soak:
             for seed in (1, 2, 1):
                 for table in RELOAD:
                     self.reload(client, table, seed)
-            engramd.until(lambda: len(self.sidecar.segments()) == 4,
+            engramd.until(lambda: len(self.sidecar.segments()) ==
+                          2 * len(RELOAD),
                           "one generation of each table is left")
             for reader in self.readers:
                 assert reader.seeds & 0b110 == 0b110, reader.counts()
                 if reader.table == BESIDE:
                     assert reader.refreshes >= 2, reader.counts()
+                if reader.table == PLACED:
+                    assert reader.parks >= 2, reader.counts()
             for reader in list(self.readers):
                 reader.end()
                 self.drop(reader)
