@@ -129,6 +129,17 @@ enum engram_status engram_cuda_table_refresh(engram_cuda_table *table,
 					     uint64_t generation,
 					     engram_stream stream);
 
+/*
+ * engram_table_park, for a table that is reloaded in place: waits for what is
+ * in `stream`, and registered memory stays registered.  Whatever other streams
+ * have that reads by this handle is for the caller to wait for before, and no
+ * graph that does may be launched until engram_cuda_table_refresh; lookups are
+ * ENGRAM_ENOTREADY.  Copies on the device (ENGRAM_CUDA_DEVICE) are made anew by
+ * the refresh.  Not while the stream is captured (ENGRAM_EINVAL).
+ */
+enum engram_status engram_cuda_table_park(engram_cuda_table *table,
+					  engram_stream stream);
+
 struct engram_cuda_info {
 	int device;
 	enum engram_cuda_placement placement;

@@ -38,9 +38,23 @@ static void next_free(struct engram_cuda_table *next)
 
 /* ---- the thread ---- */
 
+/* Copies are of what a generation was before it was overwritten in place. */
+static int copies_differ(const struct engram_cuda_table *t,
+			 const struct engram_cuda_table *next)
+{
+	struct engram_table_info was, is;
+
+	return t->placement == ENGRAM_CUDA_DEVICE &&
+	       (engram_table_info(t->table, &was) ||
+		engram_table_info(next->table, &is) ||
+		strcmp(was.content_id, is.content_id) != 0);
+}
+
 static int same_memory(const struct engram_cuda_table *t,
 		       const struct engram_cuda_table *next)
 {
+	if (copies_differ(t, next))
+		return 0;
 	for (uint32_t i = 0; i < t->num_layers; i++)
 		for (uint32_t m = 0; m < t->layers[i].num_mappings; m++)
 			if (t->layers[i].mapping[m].address !=
@@ -60,8 +74,12 @@ static enum engram_status make_ready(struct engram_cuda_table *t,
 		return status;
 	next->same_memory = same_memory(t, next);
 	if (next->same_memory)
-		for (uint32_t i = 0; i < t->num_layers; i++)
-			next->sources[i].rows = t->sources[i].rows;
+		for (uint32_t i = 0; i < t->num_layers; i++) {
+			struct engram_rows *rows = &next->sources[i].rows;
+
+			rows->codes = t->sources[i].rows.codes;
+			rows->scales = t->sources[i].rows.scales;
+		}
 	status = cuda_memory_make(next, err);
 	if (!status && next->block_bytes != t->block_bytes)
 		status = engram_error_set(err, ENGRAM_EGEOMETRY,
@@ -238,7 +256,7 @@ static enum engram_status prepare(struct engram_cuda_table *t,
 		*err = *engram_last_error();
 		return err->status;
 	}
-	if (engram_table_poll(t->table) == info.generation) {
+	if (!t->parked && engram_table_poll(t->table) == info.generation) {
 		atomic_store(&t->next_state, CUDA_NEXT_NONE);
 		return ENGRAM_OK;
 	}
@@ -343,6 +361,7 @@ static enum engram_status refresh(struct engram_cuda_table *t,
 	pthread_mutex_lock(&t->lock);
 	/* Nobody else prepares this table: it is what next->table was. */
 	engram_table_swap(t->table, t->next->generation, &old);
+	t->parked = 0;
 	exchange(t);
 	t->next->table = old;
 	atomic_store(&t->next_state, CUDA_NEXT_RETIRING);
@@ -364,5 +383,49 @@ enum engram_status engram_cuda_table_refresh(engram_cuda_table *table,
 	if (status)
 		return status;
 	status = refresh(table, generation, stream, &err);
+	return status ? engram_set_last_error(&err) : ENGRAM_OK;
+}
+
+static enum engram_status park(struct engram_cuda_table *t,
+			       engram_stream stream, struct engram_error *err)
+{
+	enum engram_status status;
+	struct cuda_scope scope;
+
+	status = cuda_enter(&scope, t->device, err);
+	if (status)
+		return status;
+	status = cuda_check_not_capturing(stream, "park between replays", err);
+	if (!status)
+		status = engram_cuda_status(cudaStreamSynchronize(stream),
+					    "parking: cudaStreamSynchronize",
+					    err);
+	if (!status) {
+		/* What is prepared is a lease that does not park. */
+		cuda_next_stop(t);
+		atomic_store(&t->next_state, CUDA_NEXT_NONE);
+	}
+	cuda_leave(&scope);
+	if (status)
+		return status;
+	status = engram_table_park(t->table);
+	if (status)
+		*err = *engram_last_error();
+	t->parked = !status;
+	return status;
+}
+
+enum engram_status engram_cuda_table_park(engram_cuda_table *table,
+					  engram_stream stream)
+{
+	struct engram_cuda_progress progress;
+	struct engram_error err;
+	enum engram_status status = engram_cuda_progress(table, &progress);
+
+	if (!status && !progress.ready)
+		status = engram_cuda_wait(table, 0);
+	if (status)
+		return status;
+	status = park(table, stream, &err);
 	return status ? engram_set_last_error(&err) : ENGRAM_OK;
 }

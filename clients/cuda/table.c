@@ -211,6 +211,23 @@ enum engram_status engram_cuda_table_hash(engram_cuda_table *table,
 	return status ? engram_set_last_error(&err) : ENGRAM_OK;
 }
 
+static enum engram_status has_parked(const struct engram_cuda_table *t)
+{
+	struct engram_table_info info;
+	struct engram_error err;
+	enum engram_status status = engram_table_info(t->table, &info);
+
+	if (status)
+		return status;
+	engram_error_set(&err, ENGRAM_ENOTREADY,
+			 "table \"%s\" has parked: its memory may be another "
+			 "generation's by now",
+			 info.name);
+	engram_error_fix(&err, "change over by engram_cuda_table_prepare and "
+			       "engram_cuda_table_refresh first");
+	return engram_set_last_error(&err);
+}
+
 enum engram_status cuda_begin_lookup(
 	const struct engram_cuda_table *t, uint32_t layer,
 	const struct engram_cuda_lookup_params *params,
@@ -219,6 +236,8 @@ enum engram_status cuda_begin_lookup(
 	enum engram_status status = check_layer(t, layer);
 	const struct engram_shard *shard;
 
+	if (!status && t->parked)
+		status = has_parked(t);
 	if (status)
 		return status;
 	shard = &t->layers[layer].shard;

@@ -35,6 +35,7 @@ enum cuda_next_state {
 struct engram_cuda_table {
 	/* changes in engram_cuda_table_refresh alone */
 	engram_table *table;
+	int parked; /* until then */
 	int device;
 	enum engram_cuda_placement placement;
 	int read_only; /* registered as such */
@@ -76,7 +77,7 @@ struct engram_cuda_table {
 	struct engram_error next_failure;
 	/* of a `next` */
 	uint64_t generation;
-	int same_memory; /* as what it is next to */
+	int same_memory; /* mapped as what it is next to, and nothing to copy */
 	void *over;	 /* cudaEvent_t: nothing reads what was before */
 };
 

@@ -10,10 +10,12 @@
  *	prepare			until it is prepared, or nothing is new
  *	refresh GENERATION SEED	between two steps that are both under way; the
  *				first one's rows are those of before
- *	captured		refuses to change over while a stream is
- *captured faults			prepare and change over, each CUDA call
- *failing run MS			steps for so long, changing over by
- *itself
+ *	move GENERATION SEED	the same with nothing under way
+ *	park			have the table written in place; lookups refuse
+ *	captured		refuses to change over, and to park, while a
+ *				stream is captured
+ *	fault N			prepare and change over, the Nth CUDA call fails
+ *	run MS			steps for so long, changing over by itself
  *
  * Each answers "ok generation=N status=N ranges=N ...", or "failed: ...".
  * `run` tells how long steps took, in microseconds: alone, and while a
@@ -250,6 +252,13 @@ static enum engram_status prepare(uint64_t *generation)
 	return status;
 }
 
+static void move(uint64_t generation, uint64_t seed)
+{
+	if (engram_cuda_table_refresh(table, generation, stream))
+		fail("refresh");
+	step(seed);
+}
+
 static void refresh(uint64_t generation, uint64_t seed)
 {
 	feed(seed);
@@ -263,22 +272,37 @@ static void refresh(uint64_t generation, uint64_t seed)
 	step(seed);
 }
 
+/* A graph that was captured before is not launched meanwhile. */
+static enum engram_status park(void)
+{
+	const struct engram_cuda_lookup_params lookup = {.ids = device.ids};
+	enum engram_status status = engram_cuda_table_park(table, stream);
+
+	if (!status &&
+	    engram_cuda_table_lookup(table, 0, &lookup, device.rows[0],
+				     stream) != ENGRAM_ENOTREADY)
+		fail("lookup of what has parked");
+	return status;
+}
+
 static void captured(void)
 {
-	enum engram_status status;
+	enum engram_status status, parked;
 #ifdef FAKE_CUDA
 	fake_cuda.capturing = 1;
 	status = engram_cuda_table_refresh(table, 0, stream);
+	parked = engram_cuda_table_park(table, stream);
 	fake_cuda.capturing = 0;
 #else
 	cudaGraph_t none;
 
 	CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
 	status = engram_cuda_table_refresh(table, 0, stream);
+	parked = engram_cuda_table_park(table, stream);
 	CUDA(cudaStreamEndCapture(stream, &none));
 	CUDA(cudaGraphDestroy(none));
 #endif
-	if (status != ENGRAM_EINVAL)
+	if (status != ENGRAM_EINVAL || parked != ENGRAM_EINVAL)
 		fail("captured");
 }
 
@@ -413,6 +437,11 @@ static void obey(const char *line)
 	} else if (sscanf(line, "refresh %" SCNu64 " %" SCNu64, &generation,
 			  &seed) == 2) {
 		refresh(generation, seed);
+	} else if (sscanf(line, "move %" SCNu64 " %" SCNu64, &generation,
+			  &seed) == 2) {
+		move(generation, seed);
+	} else if (!strncmp(line, "park", 4)) {
+		status = park();
 	} else if (!strncmp(line, "captured", 8)) {
 		captured();
 #ifdef FAKE_CUDA

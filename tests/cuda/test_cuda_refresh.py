@@ -145,6 +145,46 @@ def test_withdrawn(program, server):
     engine.end()
 
 
+@pytest.mark.parametrize("placement", [REGISTERED, DEVICE])
+def test_in_place(program, seeds, tmp_path, placement):
+    """What is registered stays so, and the graph reads the next generation."""
+    server = engramd.Sidecar(
+        tmp_path, [{"name": "demo", "checkpoint": str(seeds[0]),
+                    "reload": {"mode": "in_place", "settle_seconds": 0}}])
+    client = server.client()
+    client.have("demo")
+    engine = Engine(program, server, placement)
+    engine.do("step", 3, 1)
+    for turn in range(1, 4):
+        job = client.call("reload", table="demo",
+                          checkpoint=str(seeds[turn % 2]))["job"]
+        engramd.until(lambda: client.table("demo")["state"] == "draining",
+                      "clients are told")
+        engine.do("step", 1, turn)
+        assert engine.do("prepare")["status"] == STATUS["DRAINING"]
+        assert engine.do("park")["status"] == 0
+        assert client.finish(job)["state"] == "done"
+        assert engine.do("prepare")["prepared"] == turn + 1
+        # no step is under way: that would be of what has parked
+        assert engine.do("move", turn + 1, turn)["generation"] == turn + 1
+        assert engine.do("prepare")["prepared"] == 0
+        settled(client, {turn + 1: 1})
+    after = engine.do("step", 1, 99)
+    if placement == REGISTERED:
+        assert after.get("registered_ever") == engine.opened.get(
+            "registered_ever")
+    for key in "ranges", "allocations":
+        assert after.get(key) == engine.opened.get(key)
+    client.call("reload", table="demo", checkpoint=str(seeds[0]))
+    engramd.until(lambda: client.table("demo")["state"] == "draining",
+                  "clients are told")
+    assert engine.do("park")["status"] == 0
+    engine.end()
+    engramd.until(lambda: client.table("demo")["state"] == "ready",
+                  "one that has parked may leave")
+    server.stop()
+
+
 def test_faults(server, seeds):
     """Each CUDA call of preparing and changing over fails in turn."""
     engine = Engine(PROGRAMS[0], server)
