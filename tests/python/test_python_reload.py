@@ -249,3 +249,32 @@ def test_reloads_under_load(server, seeds):
             reader.kill()
             reader.wait()
             reader.stdout.close()
+
+
+def test_in_place(seeds, tmp_path):
+    """The next generation in the memory that is mapped."""
+    server = engramd.Sidecar(tmp_path, [{
+        "name": "demo", "checkpoint": str(seeds[0]),
+        "reload": {"mode": "in_place", "settle_seconds": 0}}])
+    reloading = server.client()
+    reloading.have("demo")
+    with Client(server.socket) as client:
+        table = client.attach("demo")
+        assert seed_of(table) == 0
+        view = table.weight_view(9)
+        where = view.ctypes.data
+        job = reloading.call("reload", table="demo",
+                             checkpoint=str(seeds[1]))["job"]
+        engramd.until(lambda: table.poll() == 0, "it is withdrawn")
+        assert seed_of(table) == 0
+        with pytest.raises(errors.Busy, match="views"):
+            table.park()
+        del view
+        table.park()
+        with pytest.raises(errors.NotReady, match="parked"):
+            table.lookup(FIRST, 9)
+        assert reloading.finish(job)["state"] == "done"
+        assert table.refresh()
+        assert seed_of(table) == 1 and table.generation == 2
+        assert table.weight_view(9).ctypes.data == where
+    server.stop()

@@ -165,6 +165,17 @@ class Mapping:
             _library.check(_library.cuda().cuda_table_refresh(
                 self.cuda, generation, stream))
 
+    def park(self, stream: int) -> None:
+        with self._lock:
+            if self._looked_at.views:
+                raise errors.Busy(
+                    "there are views of memory that is to be overwritten",
+                    fix="delete them before, or detach")
+            _library.check(
+                _library.cuda().cuda_table_park(self.cuda, stream)
+                if self.cuda else
+                _library.engram().table_park(self.table))
+
     def _swap(self, generation: int) -> None:
         """What is in use stays mapped for its views."""
         old = ctypes.c_void_p()

@@ -269,6 +269,27 @@ class Table:
         self._read_info(mapping)
         return True
 
+    def park(self, *, stream: Any = None) -> None:
+        """For a table whose reload.mode is "in_place": say that nothing reads
+        it any more, so that the next generation can be written into the memory
+        that is mapped, and registered.
+
+            if table.poll() == 0:                 # each step, at its boundary
+                table.park()                      # Unsupported: detach instead
+            ...                                   # no step until refresh()
+
+        Until refresh has changed over, lookups are NotReady, and prepare is
+        Draining or NotReady.  On a CUDA device what is in `stream` is waited
+        for; other streams are the caller's.  Busy while there are views.
+        Unsupported when the table is unloaded or reloaded in another mode.
+        Succeeds when engramd is gone.
+        """
+        mapping = self._mapped()
+        if mapping.cuda:
+            self._launch(stream, mapping.park)
+        else:
+            mapping.park(0)
+
     def _begun(self) -> bool:
         """Is something new prepared?  If it is not, begin."""
         try:

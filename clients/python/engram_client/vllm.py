@@ -423,6 +423,12 @@ class Worker:
         return [embedding.engramd.prepare(PREPARE_SECONDS)
                 for embedding in _embeddings]
 
+    def engram_park(self) -> None:
+        """Before a reload in place, while the engine is paused: nothing reads
+        until engram_refresh, and the table's memory may be written anew."""
+        for embedding in _embeddings:
+            embedding.engramd.park()
+
     def engram_refresh(self, generation: int) -> list[dict[str, Any]]:
         """Change over, between two steps; then as engram_tables."""
         for embedding in _embeddings:
