@@ -11,10 +11,11 @@
  *
  * A segment is written by one engramd, published whole under its name, and
  * immutable from then on, unless engramd writes the next generation into it
- * while all clients have parked (engram_segment_overwrite).  Everything is little-endian; fields have fixed
- * sizes and offsets (static assertions in segment.c); unused bytes are zero.
- * Readers check in this order: magic and abi_version (stored last, with
- * release order), sizes against the file, header_checksum, state.
+ * while all clients have parked (engram_segment_overwrite).  Everything is
+ * little-endian; fields have fixed sizes and offsets (static assertions in
+ * segment.c); unused bytes are zero. Readers check in this order: magic and
+ * abi_version (stored last, with release order), sizes against the file,
+ * header_checksum, state.
  */
 #ifndef ENGRAM_SEGMENT_H
 #define ENGRAM_SEGMENT_H
