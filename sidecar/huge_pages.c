@@ -26,22 +26,40 @@ static bool is_set(const char *root, const char *file, const char *word)
 	return strstr(line, want) != NULL;
 }
 
-/* Does the mount give huge pages to all that is written there? */
-static bool mount_is_huge(const char *root, const char *dir)
+/* Length of the mount's path if `dir` is in it, or 0. */
+static size_t covers(const char *mount, const char *dir)
+{
+	const size_t len = strlen(mount);
+
+	if (!strcmp(mount, "/"))
+		return 1;
+	return !strncmp(dir, mount, len) && (!dir[len] || dir[len] == '/') ? len
+									   : 0;
+}
+
+/* Where the file system of `dir` is mounted; does it give huge pages to all
+ * that is written there? */
+static bool mount_is_huge(const char *root, const char *dir, char *at,
+			  size_t size)
 {
 	char path[512], *option;
 	const struct mntent *m;
+	size_t len, longest = 0;
 	bool huge = false;
 	FILE *mounts;
 
+	snprintf(at, size, "%s", dir);
 	snprintf(path, sizeof(path), "%s/proc/self/mounts", root);
 	mounts = setmntent(path, "re");
 	if (!mounts)
 		return false;
-	/* The last one is on top. */
 	while ((m = getmntent(mounts))) {
-		if (strcmp(m->mnt_dir, dir) != 0)
+		len = covers(m->mnt_dir, dir);
+		/* Of two in one place the last one is on top. */
+		if (!len || len < longest)
 			continue;
+		longest = len;
+		snprintf(at, size, "%s", m->mnt_dir);
 		option = hasmntopt(m, "huge");
 		huge = option && strncmp(option, "huge=never", 10) != 0;
 	}
@@ -52,6 +70,8 @@ static bool mount_is_huge(const char *root, const char *dir)
 void huge_pages_advice(const char *root, const struct engram_backing *backing,
 		       char *out, size_t size)
 {
+	char mount[sizeof(backing->dir)];
+
 	out[0] = '\0';
 	if (backing->kind == ENGRAM_BACKING_HUGETLBFS || backing->memfd_page)
 		return;
@@ -62,11 +82,11 @@ void huge_pages_advice(const char *root, const struct engram_backing *backing,
 	else if (backing->huge == ENGRAM_HUGE_OFF)
 		snprintf(out, size, "set memory.huge_pages to \"try\"");
 	else if (backing->kind == ENGRAM_BACKING_SHM &&
-		 !mount_is_huge(root, backing->dir))
+		 !mount_is_huge(root, backing->dir, mount, sizeof(mount)))
 		snprintf(out, size,
 			 "mount -o remount,huge=within_size %s && "
 			 "sysctl vm.drop_caches=3 vm.compact_memory=1",
-			 backing->dir);
+			 mount);
 	else
 		snprintf(out, size,
 			 "sysctl vm.drop_caches=3 vm.compact_memory=1");
