@@ -261,7 +261,7 @@ def test_in_place(seeds, tmp_path):
     with Client(server.socket) as client:
         table = client.attach("demo")
         assert seed_of(table) == 0
-        view = table.weight_view(9)
+        view = table.weight_view(9, as_torch=False)
         where = view.ctypes.data
         job = reloading.call("reload", table="demo",
                              checkpoint=str(seeds[1]))["job"]
@@ -276,5 +276,5 @@ def test_in_place(seeds, tmp_path):
         assert reloading.finish(job)["state"] == "done"
         assert table.refresh()
         assert seed_of(table) == 1 and table.generation == 2
-        assert table.weight_view(9).ctypes.data == where
+        assert table.weight_view(9, as_torch=False).ctypes.data == where
     server.stop()
