@@ -68,6 +68,7 @@ void gather_ring_begin(struct gather_ring *ring, uint64_t id)
 		ring->start[s] = seq;
 		atomic_store(&ring->slots[s].next, (uint64_t)seq << 32);
 		atomic_store(&ring->slots[s].done, (uint64_t)seq << 32);
+		atomic_store(&ring->slots[s].counted, (uint64_t)seq << 32);
 		for (uint32_t i = 0; i < ENGRAM_RING_FLAGS; i++)
 			atomic_store(&ring->slots[s].flag_done[i],
 				     (uint64_t)seq << 32);
@@ -318,10 +319,37 @@ static uint64_t count_unit(_Atomic uint64_t *count, uint32_t seq, bool good)
 	return now;
 }
 
+static void add(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+static void count_batch(struct gather_slot *slot, bool refused, uint32_t rows)
+{
+	add(refused ? &slot->refused : &slot->batches, 1);
+	if (!refused)
+		add(&slot->rows, rows);
+}
+
+/* Before the last flags of a unit: once all are raised the client may post the
+ * next batch, whose units would count in place of ours. */
+static void count_served(const struct gather_unit *u, bool good,
+			 struct gather_served *served)
+{
+	struct gather_slot *slot = &u->ring->slots[u->slot];
+	uint64_t done = count_unit(&slot->counted, u->plan->post.seq, good);
+
+	if ((uint32_t)(done & ~GATHER_BAD) != u->plan->units)
+		return;
+	served->finished = true;
+	served->refused = done & GATHER_BAD;
+	count_batch(slot, served->refused, u->plan->post.num_rows);
+}
+
 /* Of a unit of whole chunks: each is told of as soon as it is there. */
 static bool serve_small(const struct gather_unit *u,
 			const struct engram_rows *rows, uint32_t begin,
-			uint32_t end)
+			uint32_t end, struct gather_served *served)
 {
 	const struct engram_ring *ring = &u->ring->ring;
 	uint32_t flag_rows = u->plan->post.flag_rows, n;
@@ -337,6 +365,8 @@ static bool serve_small(const struct gather_unit *u,
 			engram_cpu_stage_next(
 				&stage, n, engram_ring_row(ring, u->slot, at),
 				ring->row_stride, ENGRAM_STAGE_CACHED);
+		if (at + n == end)
+			count_served(u, good, served);
 		BEFORE_FLAGS(engram_ring_slot(ring, u->slot));
 		engram_ring_answer(ring, u->slot, at / flag_rows,
 				   u->plan->post.seq, result_of(good));
@@ -347,7 +377,7 @@ static bool serve_small(const struct gather_unit *u,
 /* Of a unit that is a part of a chunk: who does the last one tells of it. */
 static bool serve_large(const struct gather_unit *u,
 			const struct engram_rows *rows, uint32_t begin,
-			uint32_t end)
+			uint32_t end, struct gather_served *served)
 {
 	const struct engram_ring *ring = &u->ring->ring;
 	const struct gather_plan *plan = u->plan;
@@ -366,6 +396,7 @@ static bool serve_large(const struct gather_unit *u,
 					 ring->row_stride);
 	}
 	units = units < plan->flag_units ? units : plan->flag_units;
+	count_served(u, good, served);
 	BEFORE_FLAGS(engram_ring_slot(ring, u->slot));
 	done = count_unit(&u->ring->slots[u->slot].flag_done[flag],
 			  plan->post.seq, good);
@@ -373,18 +404,6 @@ static bool serve_large(const struct gather_unit *u,
 		engram_ring_answer(ring, u->slot, flag, plan->post.seq,
 				   result_of(!(done & GATHER_BAD)));
 	return good;
-}
-
-static void add(_Atomic uint64_t *counter, uint64_t n)
-{
-	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
-}
-
-static void count_batch(struct gather_slot *slot, bool refused, uint32_t rows)
-{
-	add(refused ? &slot->refused : &slot->batches, 1);
-	if (!refused)
-		add(&slot->rows, rows);
 }
 
 struct gather_use gather_ring_use(const struct gather_ring *ring)
@@ -413,16 +432,11 @@ struct gather_served gather_serve(const struct gather_unit *u)
 
 	AFTER_FLAGS(engram_ring_slot(&u->ring->ring, u->slot));
 	unit_range(plan, u->index, &begin, &end);
-	good = plan->unit_flags ? serve_small(u, rows, begin, end)
-				: serve_large(u, rows, begin, end);
+	good = plan->unit_flags ? serve_small(u, rows, begin, end, &served)
+				: serve_large(u, rows, begin, end, &served);
 	served.rows = good ? end - begin : 0;
 	done = count_unit(&u->ring->slots[u->slot].done, plan->post.seq, good);
-	if ((uint32_t)(done & ~GATHER_BAD) != plan->units)
-		return served;
-	served.finished = true;
-	served.refused = done & GATHER_BAD;
-	count_batch(&u->ring->slots[u->slot], served.refused,
-		    plan->post.num_rows);
-	engram_ring_finish(&u->ring->ring, u->slot, plan->post.seq);
+	if ((uint32_t)(done & ~GATHER_BAD) == plan->units)
+		engram_ring_finish(&u->ring->ring, u->slot, plan->post.seq);
 	return served;
 }

@@ -51,6 +51,7 @@ struct gather_binding {
 struct gather_slot {
 	alignas(64) _Atomic uint64_t next; /* units handed out by counting */
 	alignas(64) _Atomic uint64_t done; /* units, and GATHER_BAD */
+	_Atomic uint64_t counted; /* the same, before their last flags */
 	/* Of all batches, by who finishes one: where it has just been. */
 	_Atomic uint64_t batches, refused, rows;
 	_Atomic uint64_t flag_done[ENGRAM_RING_FLAGS]; /* the same, of each */
