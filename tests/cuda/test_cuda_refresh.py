@@ -145,12 +145,19 @@ def test_withdrawn(program, server):
     engine.end()
 
 
-@pytest.mark.parametrize("placement", [REGISTERED, DEVICE])
-def test_in_place(program, seeds, tmp_path, placement):
-    """What is registered stays so, and the graph reads the next generation."""
+@pytest.fixture
+def in_place(seeds, tmp_path):
     server = engramd.Sidecar(
         tmp_path, [{"name": "demo", "checkpoint": str(seeds[0]),
                     "reload": {"mode": "in_place", "settle_seconds": 0}}])
+    yield server
+    engramd.stop_all([server])
+
+
+@pytest.mark.parametrize("placement", [REGISTERED, DEVICE])
+def test_in_place(program, seeds, in_place, placement):
+    """What is registered stays so, and the graph reads the next generation."""
+    server = in_place
     client = server.client()
     client.have("demo")
     engine = Engine(program, server, placement)
@@ -182,7 +189,6 @@ def test_in_place(program, seeds, tmp_path, placement):
     engine.end()
     engramd.until(lambda: client.table("demo")["state"] == "ready",
                   "one that has parked may leave")
-    server.stop()
 
 
 def test_faults(server, seeds):

@@ -251,11 +251,18 @@ def test_reloads_under_load(server, seeds):
             reader.stdout.close()
 
 
-def test_in_place(seeds, tmp_path):
-    """The next generation in the memory that is mapped."""
+@pytest.fixture
+def in_place(seeds, tmp_path):
     server = engramd.Sidecar(tmp_path, [{
         "name": "demo", "checkpoint": str(seeds[0]),
         "reload": {"mode": "in_place", "settle_seconds": 0}}])
+    yield server
+    engramd.stop_all([server])
+
+
+def test_in_place(seeds, in_place):
+    """The next generation in the memory that is mapped."""
+    server = in_place
     reloading = server.client()
     reloading.have("demo")
     with Client(server.socket) as client:
@@ -277,4 +284,3 @@ def test_in_place(seeds, tmp_path):
         assert table.refresh()
         assert seed_of(table) == 1 and table.generation == 2
         assert table.weight_view(9, as_torch=False).ctypes.data == where
-    server.stop()
