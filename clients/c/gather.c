@@ -3,8 +3,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "engram_row_math.h"
 #include "gather_handle.h"
+#include "ring_ids.h"
 
 /* A chunk is decoded while the next ones are still on their way. */
 #define FLAGS_WANTED 32u
@@ -60,26 +60,6 @@ static int64_t batch_tokens(const struct engram_gather *g, uint32_t layer)
 	return g->ring.shape.max_rows / (heads ? heads : 1);
 }
 
-/* The ids of this rank's heads, -1 for padded ones; counts the misses. */
-static void copy_ids(const struct engram_table *t, uint32_t layer,
-		     const struct engram_lookup_args *args, uint32_t seq,
-		     uint64_t *to, uint64_t *misses)
-{
-	const struct engram_rows *rows = &t->layers[layer].rows;
-
-	for (int64_t token = 0; token < args->num_tokens; token++)
-		for (uint32_t local = 0; local < args->local_heads; local++) {
-			uint32_t head = args->head_begin + local;
-			int64_t id = -1;
-
-			if (engram_row_is_real(args, head)) {
-				id = engram_row_id(args, token, head);
-				*misses += !engram_row_is_here(rows, id);
-			}
-			*to++ = ENGRAM_RING_WORD(seq, id);
-		}
-}
-
 /* May the slot be posted to?  One whose rows have not all come is not waited
  * for: its engramd is stopped, or overloaded. */
 static bool is_free(const struct engram_gather *g, uint32_t slot)
@@ -115,8 +95,8 @@ static void post(struct engram_gather *g, uint32_t layer, const int32_t *ids,
 	};
 	/* Nobody but this thread touches the ids of a slot before it is
 	 * posted: a stopped thread of engramd only reads them. */
-	copy_ids(t, layer, &args, b->post.seq, engram_ring_ids(&g->ring, slot),
-		 &b->misses);
+	b->misses += ring_write_ids(engram_ring_ids(&g->ring, slot),
+				    b->post.seq, &args, &t->layers[layer].rows);
 	gather_sync(g, NULL);
 	b->posted = rows && g->served && is_free(g, slot);
 	if (b->posted) {

@@ -7,9 +7,9 @@
 
 #include "check.h"
 #include "device.h"
-#include "engram_row_math.h"
 #include "gather_handle.h"
 #include "launch.h"
+#include "ring_ids.h"
 
 static struct cuda_prefetched *batch_of(struct engram_cuda_gather *g,
 					uint64_t n, uint32_t *slot)
@@ -76,25 +76,6 @@ static enum engram_status check_free(struct engram_cuda_gather *g,
 	return status;
 }
 
-static void copy_ids(const struct engram_cuda_gather *g, uint32_t slot,
-		     uint32_t seq, const struct engram_lookup_args *args,
-		     const struct engram_rows *rows, uint64_t *misses)
-{
-	uint64_t *to = engram_ring_ids(g->ring, slot);
-
-	for (int64_t token = 0; token < args->num_tokens; token++)
-		for (uint32_t i = 0; i < args->local_heads; i++) {
-			uint32_t head = args->head_begin + i;
-			int64_t id = -1;
-
-			if (engram_row_is_real(args, head)) {
-				id = engram_row_id(args, token, head);
-				*misses += !engram_row_is_here(rows, id);
-			}
-			*to++ = ENGRAM_RING_WORD(seq, id);
-		}
-}
-
 static void set_flags(const struct engram_cuda_gather *g, uint32_t slot,
 		      uint32_t seq, enum engram_ring_result result)
 {
@@ -140,7 +121,8 @@ static enum engram_status post(struct engram_cuda_gather *g, uint32_t layer,
 	 * A stream waits for the low bits of a flag. */
 	set_flags(g, slot, b->seq,
 		  settled ? ENGRAM_RING_PENDING : ENGRAM_RING_GIVEN_UP);
-	copy_ids(g, slot, b->seq, args, &l.rows, misses);
+	*misses += ring_write_ids(engram_ring_ids(g->ring, slot), b->seq, args,
+				  &l.rows);
 	if (settled) {
 		engram_ring_post(g->ring, slot, &what);
 		b->posted_seq = b->seq;
