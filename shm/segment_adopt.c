@@ -51,6 +51,25 @@ static enum engram_status check_seals(const struct engram_segment_writer *w,
 	return ENGRAM_EDAMAGED;
 }
 
+enum engram_status segment_map_all(const struct engram_segment_writer *w,
+				   int fd, int prot, char **base,
+				   struct engram_error *err)
+{
+	enum engram_status status;
+
+	*base = segment_mmap(fd, 0, w->map_bytes, prot, w->page_bytes);
+	if (*base == MAP_FAILED) {
+		*base = NULL;
+		return engram_error_sys(err, errno, "mmap %s", w->name);
+	}
+	if (!madvise(*base, w->map_bytes, MADV_DONTFORK))
+		return ENGRAM_OK;
+	status = engram_error_sys(err, errno, "madvise %s", w->name);
+	munmap(*base, w->map_bytes);
+	*base = NULL;
+	return status;
+}
+
 /* The checks of any reader; then the whole file is mapped. */
 static enum engram_status map_whole(struct engram_segment_writer *w,
 				    struct engram_error *err)
@@ -66,15 +85,7 @@ static enum engram_status map_whole(struct engram_segment_writer *w,
 	w->page_bytes = segment_page_bytes(w->fd);
 	if (!w->page_bytes)
 		return engram_error_sys(err, errno, "fstatfs %s", w->name);
-	w->base =
-		segment_mmap(w->fd, 0, w->map_bytes, PROT_READ, w->page_bytes);
-	if (w->base == MAP_FAILED) {
-		w->base = NULL;
-		return engram_error_sys(err, errno, "mmap %s", w->name);
-	}
-	if (madvise(w->base, w->map_bytes, MADV_DONTFORK))
-		return engram_error_sys(err, errno, "madvise %s", w->name);
-	return ENGRAM_OK;
+	return segment_map_all(w, w->fd, PROT_READ, &w->base, err);
 }
 
 enum engram_status engram_segment_adopt(const struct engram_backing *backing,

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A published segment that becomes the next generation's, in place. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "backing.h"
 #include "failpoint.h"
-#include "huge.h"
 #include "segment_writer.h"
 
 /* The name of what differs, or NULL. */
@@ -76,14 +74,7 @@ static enum engram_status map_again(struct engram_segment_writer *w,
 	status = engram_segment_reopen_writable(w, &fd, err);
 	if (status)
 		return status;
-	base = segment_mmap(fd, 0, w->map_bytes, PROT_READ | PROT_WRITE,
-			    w->page_bytes);
-	if (base == MAP_FAILED) {
-		status = engram_error_sys(err, errno, "mmap %s", w->name);
-	} else if (madvise(base, w->map_bytes, MADV_DONTFORK)) {
-		status = engram_error_sys(err, errno, "madvise %s", w->name);
-		munmap(base, w->map_bytes);
-	}
+	status = segment_map_all(w, fd, PROT_READ | PROT_WRITE, &base, err);
 	if (status) {
 		backing_close(fd);
 		return status;

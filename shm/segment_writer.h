@@ -36,6 +36,12 @@ void segment_write_header(char *base, const struct engram_segment_header *h,
 void segment_set_names(struct engram_segment_writer *w,
 		       const struct engram_segment_spec *spec);
 
+/* All w->map_bytes of `fd`, which is w's file, in pages of w->page_bytes; not
+ * for children.  On an error *base is NULL. */
+enum engram_status segment_map_all(const struct engram_segment_writer *w,
+				   int fd, int prot, char **base,
+				   struct engram_error *err);
+
 /* A fix for errors that have none. */
 void segment_usual_fix(const struct engram_segment_writer *w,
 		       struct engram_error *err);
