@@ -165,6 +165,27 @@ def test_killed(tables, reader, known, usual, point):
     assert held(tables) == usual
 
 
+def moves_on(sidecar, reader, checkpoint):
+    """After a death in a reload: the next one comes up, the reader leases what
+    it has, goes on, and has the new rows once they are there."""
+    attached = reader.attaches
+    again(sidecar)
+    reader.attached(attached + 1)
+    client = sidecar.client()
+    client.have("demo")
+    reader.goes_on()
+    job = client.finish(client.call("reload", table="demo",
+                                    checkpoint=str(checkpoint))["job"])
+    assert job["state"] == "done", job
+    engramd.until(lambda: reader.generation == job["generation"],
+                  "the reader moves on")
+    reader.goes_on()
+    assert reader.seeds == 0b11 and reader.refreshes > 0
+    engramd.until(lambda: len(sidecar.segments()) == 2,
+                  "one generation is left")
+    reader.end()
+
+
 # Once the table that is there has been taken over and published.
 RELOADING = ("load_opened:2", "load_admitted", "segment_created", "load_block",
              "load_checked", "segment_ready", "segment_linked",
@@ -194,21 +215,7 @@ def test_killed_in_a_reload(make, seeded, known, point):
     assert sidecar.wait() == -signal.SIGKILL
     sidecar.hang_up()
     reader.goes_on()
-    attached = reader.attaches
-    again(sidecar)
-    reader.attached(attached + 1)
-    client = sidecar.client()
-    client.have("demo")
-    job = client.finish(client.call("reload", table="demo",
-                                    checkpoint=str(seeded[1]))["job"])
-    assert job["state"] == "done", job
-    engramd.until(lambda: reader.generation == job["generation"],
-                  "the reader moves on")
-    reader.goes_on()
-    assert reader.seeds == 0b11 and reader.refreshes > 0
-    engramd.until(lambda: len(sidecar.segments()) == 2,
-                  "one generation is left")
-    reader.end()
+    moves_on(sidecar, reader, seeded[1])
 
 
 @pytest.mark.parametrize("point", SIDECAR)

@@ -10,7 +10,7 @@ import pytest
 import engramd
 import row_reader
 from engramd import RpcError, until
-from test_failpoints import again, with_point
+from test_failpoints import moves_on, with_point
 
 LONG = 900000  # seconds that no test waits for
 
@@ -292,19 +292,7 @@ def test_killed(adopted, seeded, point):
     assert sidecar.wait() == -signal.SIGKILL
     sidecar.hang_up()
     reader.check()
-    attached = reader.attaches
-    again(sidecar)
-    reader.attached(attached + 1)
-    client = sidecar.client()
-    client.have("demo")
-    reader.goes_on()
-    job = client.finish(start_reload(client, seeded[1]))
-    assert job["state"] == "done", job
-    until(lambda: reader.generation == job["generation"], "it moves on")
-    reader.goes_on()
-    assert reader.seeds == 0b11
-    until(lambda: len(sidecar.segments()) == 2, "one generation is left")
-    reader.end()
+    moves_on(sidecar, reader, seeded[1])
 
 
 @pytest.mark.parametrize("point", POINTS)
