@@ -193,6 +193,7 @@ def test_idle_costs_nothing(probe, sidecar):
     """CPU time of the threads, not of the clock: it can not be slow."""
     one = probe()
     one.do("repeat", 10, 10, 1)
+    time.sleep(1)  # one of them may have slept through the batches
     until(lambda: status(sidecar)["asleep"], "the threads sleep")
     before = status(sidecar)["cpu_seconds"]
     time.sleep(1)
