@@ -295,7 +295,14 @@ class Sidecar:
             assert client.call("ping") == {}
 
     def fd_count(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        """Once it stays: a connection is counted as gone just before its
+        descriptor is closed."""
+        directory = f"/proc/{self.process.pid}/fd"
+        count, before = len(os.listdir(directory)), None
+        while count != before:
+            time.sleep(0.01)
+            count, before = len(os.listdir(directory)), count
+        return count
 
     def locked_bytes(self):
         """As the kernel counts."""
