@@ -6,6 +6,7 @@
 
 #include "clients.h"
 #include "clock.h"
+#include "engram_wire.h"
 #include "events.h"
 #include "lease.h"
 #include "log.h"
@@ -69,7 +70,8 @@ static void on_closed(void *owner)
 	client_free(client);
 }
 
-static const struct conn_ops ops = {.line = on_line,
+static const struct conn_ops ops = {.line_max = ENGRAM_LINE_MAX,
+				    .line = on_line,
 				    .too_long = on_too_long,
 				    .overdue = on_overdue,
 				    .closed = on_closed};
@@ -125,6 +127,7 @@ void clients_accept(void *ctx, int fd)
 	if (!check_room(server, &err))
 		client = client_new(server, fd, &err);
 	if (!client) {
+		server->refused++;
 		log_failure(LOG_WARN, "connection refused", &err);
 		rpc_refuse(fd, &err);
 		close(fd);

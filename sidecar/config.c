@@ -14,6 +14,7 @@ static void read_all(struct json_view *v, struct config *config)
 	config_read_memory(v, config);
 	config_read_loader(v, config);
 	config_read_gather(v, config);
+	config_read_metrics(v, config);
 	config_read_limits(v, config);
 	config_read_tables(v, config);
 }
@@ -93,6 +94,8 @@ void config_free(struct config *config)
 	free(config->socket);
 	free(config->socket_group);
 	free(config->gather.cores);
+	free(config->metrics.listen);
+	free(config->metrics.path);
 	json_decref(config->json);
 	free(config);
 }

@@ -64,6 +64,12 @@ struct config_table {
 	uint32_t watch_seconds; /* reload when it changed that long ago; or 0 */
 };
 
+/* Where metrics and health are to be had; both NULL: nowhere. */
+struct config_metrics {
+	char *listen; /* "ADDRESS:PORT" */
+	char *path;   /* a Unix socket */
+};
+
 struct config {
 	char *instance;
 	char *socket;
@@ -77,6 +83,7 @@ struct config {
 	enum adopt_mode adopt;
 	struct loader_options loader;
 	struct gather_options gather;
+	struct config_metrics metrics;
 	uint32_t max_connections;
 	struct config_table *tables;
 	size_t num_tables;

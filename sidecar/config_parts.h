@@ -50,6 +50,7 @@ void config_read_log(struct json_view *top, struct config *config);
 void config_read_memory(struct json_view *top, struct config *config);
 void config_read_loader(struct json_view *top, struct config *config);
 void config_read_gather(struct json_view *top, struct config *config);
+void config_read_metrics(struct json_view *top, struct config *config);
 void config_read_limits(struct json_view *top, struct config *config);
 void config_read_tables(struct json_view *top, struct config *config);
 

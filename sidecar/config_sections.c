@@ -6,6 +6,7 @@
 #include <sys/un.h>
 
 #include "config_parts.h"
+#include "http.h"
 
 #define SUN_PATH_MAX (sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1)
 
@@ -130,6 +131,40 @@ void config_read_loader(struct json_view *top, struct config *config)
 		json_view_bytes(&v, "bytes_per_second", RATE_MIN, RATE_MAX, 0);
 	loader->priority = (enum loader_priority)json_view_enum(
 		&v, "io_priority", priority_names, LOADER_PRIORITY_NORMAL);
+	config_section_end(top, &v);
+}
+
+static void check_listen(struct json_view *v, const char *text)
+{
+	struct sockaddr_storage address;
+	socklen_t len;
+
+	if (text && !http_parse_address(text, &address, &len))
+		config_fault(v, "listen",
+			     "write both in numbers, as \"127.0.0.1:9464\" or "
+			     "\"[::]:9464\"",
+			     "\"%s\" is not an address and a port", text);
+}
+
+void config_read_metrics(struct json_view *top, struct config *config)
+{
+	struct config_metrics *metrics = &config->metrics;
+	struct json_view v;
+
+	if (!config_section_begin(top, &v, "metrics"))
+		return;
+	if (json_object_size(v.object) == 0)
+		config_fault(top, "metrics",
+			     "say where, or leave the key out for none",
+			     "has neither \"listen\" nor \"path\"");
+	metrics->listen = config_string(&v, "listen", NULL);
+	check_listen(&v, metrics->listen);
+	metrics->path = config_path(&v, "path", NULL);
+	check_socket(&v, metrics->path);
+	if (metrics->path && config->socket &&
+	    !strcmp(metrics->path, config->socket))
+		config_fault(&v, "path", "give it a name of its own",
+			     "\"%s\" is the control socket", metrics->path);
 	config_section_end(top, &v);
 }
 

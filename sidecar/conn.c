@@ -217,7 +217,7 @@ static enum taken take_lines(struct conn *conn)
 	/* What came with those lines, and they did not want. */
 	if (!conn->in_len && conn->in_fd >= 0)
 		close(conn_take_fd(conn));
-	if (taken == TAKEN_ALL && conn->in_len == ENGRAM_LINE_MAX)
+	if (taken == TAKEN_ALL && conn->in_len == conn->ops->line_max)
 		conn->ops->too_long(conn->owner);
 	return taken;
 }
@@ -239,8 +239,8 @@ static bool grow(struct conn *conn)
 
 	if (conn->in_len < conn->in_size)
 		return true;
-	if (size > ENGRAM_LINE_MAX)
-		size = ENGRAM_LINE_MAX;
+	if (size > conn->ops->line_max)
+		size = conn->ops->line_max;
 	if (size == conn->in_size) /* full of whole lines */
 		return true;
 	in = realloc(conn->in, size);

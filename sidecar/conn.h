@@ -4,7 +4,7 @@
  * descriptors attached to outgoing lines, and one to an incoming one.  Knows
  * nothing of JSON or of what the lines mean.  Loop thread only.
  *
- * Input is buffered up to one line of ENGRAM_LINE_MAX.  While more than
+ * Input is buffered up to one line of ops->line_max.  While more than
  * CONN_OUT_PAUSE bytes wait to be read by the peer, no further line is taken
  * from it; a peer for whom more than CONN_OUT_MAX wait (events pile up) is
  * overdue, see conn_ops.
@@ -27,7 +27,8 @@ struct conn;
 struct conn_ops {
 	/* One line without its newline, valid during the call. */
 	void (*line)(void *owner, char *text, size_t len);
-	/* A line of more than ENGRAM_LINE_MAX; nothing is read after it. */
+	size_t line_max; /* bytes */
+	/* A line of more than that; nothing is read after it. */
 	void (*too_long)(void *owner);
 	/* More than CONN_OUT_MAX bytes wait for the peer. */
 	void (*overdue)(void *owner);

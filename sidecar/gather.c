@@ -285,12 +285,35 @@ struct gather_entry *gather_find(struct gather *gather,
 
 /* ---- closing ---- */
 
+static void add_said(struct engram_ring_counts *to,
+		     const struct gather_ring *ring)
+{
+	const struct engram_ring_counts *said =
+		&engram_ring_header(&ring->ring)->counts;
+
+	to->fallback += __atomic_load_n(&said->fallback, __ATOMIC_RELAXED);
+	to->failed += __atomic_load_n(&said->failed, __ATOMIC_RELAXED);
+	to->cache_lookups +=
+		__atomic_load_n(&said->cache_lookups, __ATOMIC_RELAXED);
+	to->cache_hits += __atomic_load_n(&said->cache_hits, __ATOMIC_RELAXED);
+}
+
+void gather_said(const struct gather *gather, struct engram_ring_counts *out)
+{
+	const struct gather_entry *e;
+
+	*out = gather->closed;
+	LIST_FOREACH(e, &gather->rings, entry)
+	add_said(out, e->ring);
+}
+
 void gather_close(struct gather *gather, struct gather_entry *entry, json_t *id)
 {
 	struct gather_leaving *l = entry->leaving;
 
 	gather_pool_take(&gather->pool, entry->place);
 	LIST_REMOVE(entry, entry);
+	add_said(&gather->closed, entry->ring);
 	l->ring = entry->ring;
 	if (id) {
 		l->client = entry->client;

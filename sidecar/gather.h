@@ -52,6 +52,7 @@ struct gather {
 	LIST_HEAD(gather_entry_list, gather_entry) rings;
 	LIST_HEAD(gather_leaving_list, gather_leaving) leaving;
 	uint64_t next_id;
+	struct engram_ring_counts closed; /* of rings that were */
 };
 
 /* Start the threads, unless they are off. */
@@ -77,6 +78,9 @@ enum engram_status gather_bind(struct gather *gather,
 /* `id`, if not NULL, is answered once no thread writes to the ring. */
 void gather_close(struct gather *gather, struct gather_entry *entry,
 		  json_t *id);
+
+/* What clients have said since the start, in rings that are closed too. */
+void gather_said(const struct gather *gather, struct engram_ring_counts *out);
 
 void gather_lease_ended(struct gather *gather, const struct lease *lease);
 void gather_client_ended(struct gather *gather, const struct client *client);

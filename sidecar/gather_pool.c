@@ -179,7 +179,7 @@ void gather_pool_bury(struct gather_pool *pool, struct gather_ring *ring)
 	gather_pool_wake(pool);
 }
 
-static double cpu_seconds(const struct gather_worker *w)
+double gather_worker_cpu_seconds(const struct gather_worker *w)
 {
 	struct timespec used;
 	clockid_t clock;
@@ -200,6 +200,6 @@ void gather_pool_counts(const struct gather_pool *pool,
 		out->rows += atomic_load(&w->rows);
 		out->batches += atomic_load(&w->batches);
 		out->refused += atomic_load(&w->refused);
-		out->cpu_seconds += cpu_seconds(w);
+		out->cpu_seconds += gather_worker_cpu_seconds(w);
 	}
 }

@@ -104,6 +104,8 @@ struct gather_counts {
 void gather_pool_counts(const struct gather_pool *pool,
 			struct gather_counts *out);
 
+double gather_worker_cpu_seconds(const struct gather_worker *worker);
+
 /* gather_worker.c: what a thread runs. */
 void *gather_worker_main(void *worker);
 void gather_tell_asleep(struct gather_pool *pool, bool asleep);

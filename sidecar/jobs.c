@@ -129,6 +129,16 @@ enum engram_status job_start(struct job *job,
 	return ENGRAM_OK;
 }
 
+static void count(struct jobs *jobs, const struct job *job)
+{
+	jobs->counts[job->kind][job->state]++;
+	jobs->ns[job->kind] += job->end_ns - job->start_ns;
+	/* what others have done are bytes that were freed */
+	if (job->kind == JOB_LOAD || job->kind == JOB_RELOAD)
+		jobs->bytes_read += atomic_load(&job->progress.bytes_done);
+	jobs->bytes_verified += atomic_load(&job->progress.bytes_verified);
+}
+
 void job_end(struct job *job, enum engram_status status)
 {
 	struct jobs *jobs = job->jobs;
@@ -140,6 +150,7 @@ void job_end(struct job *job, enum engram_status status)
 		job->state = JOB_CANCELED;
 	else
 		job->state = JOB_FAILED;
+	count(jobs, job);
 	TAILQ_REMOVE(&jobs->running, job, entry);
 	jobs->num_running--;
 	TAILQ_INSERT_TAIL(&jobs->ended, job, entry);

@@ -20,7 +20,9 @@
 #define JOBS_KEPT 256 /* ended ones that job.get still knows */
 
 enum job_kind { JOB_LOAD, JOB_UNLOAD, JOB_VERIFY, JOB_RELOAD, JOB_FREE };
+#define JOB_KINDS 5
 enum job_state { JOB_RUNNING, JOB_DONE, JOB_FAILED, JOB_CANCELED };
+#define JOB_STATES 4
 enum job_phase { JOB_READING, JOB_CHECKING, JOB_WAITING, JOB_FREEING };
 
 const char *job_kind_name(enum job_kind kind);
@@ -68,6 +70,10 @@ struct jobs {
 	struct job_list running, ended;
 	unsigned int num_running, num_ended;
 	uint64_t next_id;
+	/* of all that have ended */
+	uint64_t counts[JOB_KINDS][JOB_STATES];
+	uint64_t ns[JOB_KINDS];			     /* that they took */
+	uint64_t bytes_read, bytes_verified;	     /* of records */
 	void (*changed)(void *ctx, struct job *job); /* started or ended */
 	void *ctx;
 };

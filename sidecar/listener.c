@@ -10,13 +10,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "acceptor.h"
 #include "listener.h"
 #include "lock.h"
 #include "log.h"
-
-#define BACKLOG	       128
-#define ACCEPTS_A_TURN 16
-#define PAUSE_MS       100
 
 struct listener {
 	struct listener_options options;
@@ -24,7 +21,7 @@ struct listener {
 	char lock_path[sizeof(((struct sockaddr_un *)0)->sun_path) + 8];
 	gid_t group; /* -1: as it comes */
 	int lock_fd, fd;
-	struct event *readable, *resume;
+	struct acceptor *acceptor;
 	bool bound;
 };
 
@@ -46,8 +43,8 @@ static enum engram_status find_group(const char *name, gid_t *gid,
 }
 
 /* A directory that is there already is left as its owner made it. */
-static enum engram_status make_directory(const char *path, gid_t group,
-					 struct engram_error *err)
+static enum engram_status make_directory(const char *path, const char *key,
+					 gid_t group, struct engram_error *err)
 {
 	char dir[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	char *slash;
@@ -65,8 +62,8 @@ static enum engram_status make_directory(const char *path, gid_t group,
 		return ENGRAM_OK;
 	}
 	engram_error_sys(err, errno, "socket directory \"%s\"", dir);
-	engram_error_fix(err, "make the directory, or choose another "
-			      "\"socket.path\"");
+	engram_error_fix(err, "make the directory, or choose another \"%s\"",
+			 key);
 	engram_error_path(err, "%s", dir);
 	return err->status;
 }
@@ -132,14 +129,14 @@ static enum engram_status take_lock(struct listener *l,
 	engram_error_set(err, ENGRAM_EBUSY,
 			 "socket \"%s\" belongs to another engramd",
 			 l->options.path);
-	engram_error_fix(err, "stop the other one, or choose another "
-			      "\"socket.path\"");
+	engram_error_fix(err, "stop the other one, or choose another \"%s\"",
+			 l->options.key);
 	engram_error_path(err, "%s", l->options.path);
 	return ENGRAM_EBUSY;
 }
 
 /* The lock is ours, so a socket of that name is nobody's. */
-static enum engram_status remove_stale(const char *path,
+static enum engram_status remove_stale(const char *path, const char *key,
 				       struct engram_error *err)
 {
 	struct stat st;
@@ -153,8 +150,8 @@ static enum engram_status remove_stale(const char *path,
 		engram_error_set(err, ENGRAM_EEXIST,
 				 "\"%s\" is there already and is no socket",
 				 path);
-		engram_error_fix(err, "remove it, or choose another "
-				      "\"socket.path\"");
+		engram_error_fix(err, "remove it, or choose another \"%s\"",
+				 key);
 		engram_error_path(err, "%s", path);
 		return ENGRAM_EEXIST;
 	}
@@ -202,53 +199,10 @@ static enum engram_status bind_socket(struct listener *l,
 	status = set_owner(l, err);
 	if (status)
 		return status;
-	if (listen(l->fd, BACKLOG))
+	if (listen(l->fd, ACCEPTOR_BACKLOG))
 		return engram_error_sys(err, errno, "listen on \"%s\"",
 					l->options.path);
 	return ENGRAM_OK;
-}
-
-/* Out of descriptors or memory: the connection stays in the backlog, where
- * it would wake the loop at once again, so look away for a moment. */
-static void pause_accepting(struct listener *l, int why)
-{
-	static const struct timeval delay = {.tv_usec = PAUSE_MS * 1000};
-	const char *text = strerror(why);
-
-	log_warn("can not accept connections for now", LOG_S("error", text));
-	event_del(l->readable);
-	if (event_add(l->resume, &delay))
-		event_add(l->readable, NULL);
-}
-
-static void on_resume(evutil_socket_t fd, short what, void *arg)
-{
-	struct listener *l = arg;
-
-	(void)fd;
-	(void)what;
-	event_add(l->readable, NULL);
-}
-
-static void on_connect(evutil_socket_t fd, short what, void *arg)
-{
-	struct listener *l = arg;
-	unsigned int i;
-	int peer;
-
-	(void)what;
-	for (i = 0; i < ACCEPTS_A_TURN; i++) {
-		peer = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-		if (peer >= 0) {
-			l->options.accepted(l->options.ctx, peer);
-			continue;
-		}
-		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
-		    errno == ENOBUFS)
-			pause_accepting(l, errno);
-		/* EAGAIN, or a peer that has gone already. */
-		return;
-	}
 }
 
 enum engram_status listener_open(struct event_base *base,
@@ -271,7 +225,7 @@ enum engram_status listener_open(struct event_base *base,
 					  "%zu bytes",
 					  options->path,
 					  sizeof(l->address.sun_path) - 1);
-		engram_error_path(err, "socket.path");
+		engram_error_path(err, "%s", options->key);
 		goto fail;
 	}
 	memcpy(l->address.sun_path, options->path, strlen(options->path));
@@ -281,19 +235,19 @@ enum engram_status listener_open(struct event_base *base,
 	status = options->group ? find_group(options->group, &l->group, err)
 				: ENGRAM_OK;
 	if (!status)
-		status = make_directory(options->path, l->group, err);
+		status = make_directory(options->path, options->key, l->group,
+					err);
 	if (!status)
 		status = take_lock(l, err);
 	if (!status)
-		status = remove_stale(options->path, err);
+		status = remove_stale(options->path, options->key, err);
 	if (!status)
 		status = bind_socket(l, err);
 	if (status)
 		goto fail;
-	l->readable =
-		event_new(base, l->fd, EV_READ | EV_PERSIST, on_connect, l);
-	l->resume = event_new(base, -1, 0, on_resume, l);
-	if (!l->readable || !l->resume || event_add(l->readable, NULL)) {
+	l->acceptor =
+		acceptor_new(base, l->fd, options->accepted, options->ctx);
+	if (!l->acceptor) {
 		status = engram_error_set(err, ENGRAM_ENOMEM, "no memory");
 		goto fail;
 	}
@@ -309,10 +263,7 @@ void listener_close(struct listener *l)
 {
 	if (!l)
 		return;
-	if (l->readable)
-		event_free(l->readable);
-	if (l->resume)
-		event_free(l->resume);
+	acceptor_free(l->acceptor);
 	if (l->bound)
 		unlink(l->options.path);
 	if (l->fd >= 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The socket that clients connect to.  A lock file beside it says that the
+ * A Unix socket that clients connect to.  A lock file beside it says that the
  * socket has an owner, so that a stale one can be replaced safely.
  */
 #ifndef ENGRAMD_LISTENER_H
@@ -15,6 +15,7 @@ struct listener;
 
 struct listener_options {
 	const char *path;
+	const char *key; /* of the configuration, for errors: "socket.path" */
 	mode_t mode;
 	const char *group; /* or NULL */
 	/* A connection, nonblocking and CLOEXEC; the callee owns it. */

@@ -14,7 +14,8 @@
 static _Atomic int current_level = LOG_INFO;
 static _Atomic int current_format = LOG_LOGFMT;
 static pthread_mutex_t write_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t dropped; /* lines, under write_lock */
+static uint64_t dropped; /* lines, under write_lock; not yet reported */
+static _Atomic uint64_t dropped_ever;
 
 const char *const log_level_names[] = {"error", "warn", "info", "debug", NULL};
 
@@ -32,6 +33,11 @@ void log_set_level(enum log_level level)
 enum log_level log_get_level(void)
 {
 	return (enum log_level)atomic_load(&current_level);
+}
+
+uint64_t log_dropped(void)
+{
+	return atomic_load(&dropped_ever);
 }
 
 void log_set_format(enum log_format format)
@@ -233,10 +239,12 @@ static void write_line(const struct line *line)
 	pthread_mutex_lock(&write_lock);
 	if (dropped && can_write())
 		report_dropped();
-	if (!dropped && can_write())
+	if (!dropped && can_write()) {
 		write_all(line);
-	else
+	} else {
 		dropped++;
+		atomic_fetch_add(&dropped_ever, 1);
+	}
 	pthread_mutex_unlock(&write_lock);
 }
 

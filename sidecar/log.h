@@ -58,6 +58,9 @@ void log_set_level(enum log_level level);
 enum log_level log_get_level(void);
 void log_set_format(enum log_format format);
 
+/* Lines that nobody read, since the start. */
+uint64_t log_dropped(void);
+
 /* NULL-terminated, in the order of enum log_level. */
 extern const char *const log_level_names[];
 

@@ -218,3 +218,7 @@ const struct rpc_method rpc_methods[] = {
 	   .summary = "leave the tables in memory for the next engramd"}}},
 	{0},
 };
+
+_Static_assert(sizeof(rpc_methods) / sizeof(rpc_methods[0]) <=
+		       RPC_METHODS_MAX + 1,
+	       "each method has its counters");

@@ -40,6 +40,9 @@ static const char *fixed_key(const struct config *a, const struct config *b)
 	if (a->backing.numa != b->backing.numa ||
 	    a->backing.nodes != b->backing.nodes)
 		return "memory.numa";
+	if (differ(a->metrics.listen, b->metrics.listen) ||
+	    differ(a->metrics.path, b->metrics.path))
+		return "metrics";
 	if (gathers_differ(&a->gather, &b->gather))
 		return "gather";
 	return NULL;

@@ -98,17 +98,34 @@ static enum engram_status check_params(const struct rpc_method *method,
 
 /* ---- requests ---- */
 
+static size_t count_index(const struct rpc_method *method)
+{
+	return method ? (size_t)(method - rpc_methods) : RPC_METHODS_MAX;
+}
+
+static void count_call(struct server *server, const struct rpc_method *method)
+{
+	server->rpc_counts.calls[count_index(method)]++;
+}
+
+/* A request of that method, or NULL, has failed. */
+static void count_error(struct server *server, const struct rpc_method *method,
+			enum engram_status status)
+{
+	server->rpc_counts.errors[count_index(method)][status]++;
+}
+
 static const struct rpc_method *find_method(const char *name,
 					    struct engram_error *err)
 {
-	const char *names[64] = {NULL}, *nearest;
+	const char *names[RPC_METHODS_MAX + 1] = {NULL}, *nearest;
 	const struct rpc_method *method;
 	size_t n = 0;
 
 	for (method = rpc_methods; method->name; method++) {
 		if (strcmp(method->name, name) == 0)
 			return method;
-		if (n < 63)
+		if (n < RPC_METHODS_MAX)
 			names[n++] = method->name;
 	}
 	engram_error_set(err, ENGRAM_EUNSUPPORTED, "there is no method \"%s\"",
@@ -160,6 +177,7 @@ static void run(struct rpc_call *call, const struct rpc_method *method)
 		int code = ENGRAM_RPC_CODE(status);
 
 		json_decref(call->result);
+		count_error(call->server, method, status);
 		if (status == ENGRAM_ENOMEM || status == ENGRAM_EINTERNAL)
 			code = RPC_INTERNAL;
 		if (call->id)
@@ -191,15 +209,19 @@ static void call_method(struct client *client, json_t *id, const char *name,
 	const struct rpc_method *method = find_method(name, &err);
 	int code = 0;
 
+	count_call(client->server, method);
 	if (!method)
 		code = RPC_METHOD;
 	else if (check_method(client, method, &err))
 		code = ENGRAM_RPC_CODE(ENGRAM_EPERM);
 	else if (check_params(method, params, &err))
 		code = RPC_PARAMS;
-	if (!code)
+	if (!code) {
 		run(&call, method);
-	else if (id)
+		return;
+	}
+	count_error(client->server, method, err.status);
+	if (id)
 		rpc_reply_error(client, id, code, &err, NULL);
 }
 
@@ -232,6 +254,15 @@ static enum engram_status check_request(json_t *request, json_t **id,
 	return json_view_end(&v);
 }
 
+/* Of a message that is no request; it gets an answer even without an id. */
+static void refuse(struct client *client, json_t *id, int code,
+		   const struct engram_error *err)
+{
+	count_call(client->server, NULL);
+	count_error(client->server, NULL, err->status);
+	rpc_reply_error(client, id, code, err, NULL);
+}
+
 static void handle(struct client *client, json_t *request)
 {
 	json_t *id, *params, *none = NULL;
@@ -239,8 +270,7 @@ static void handle(struct client *client, json_t *request)
 	const char *method;
 
 	if (check_request(request, &id, &method, &params, &err)) {
-		/* A broken request gets an answer even without an id. */
-		rpc_reply_error(client, id, RPC_REQUEST, &err, NULL);
+		refuse(client, id, RPC_REQUEST, &err);
 		return;
 	}
 	if (!params)
@@ -250,6 +280,17 @@ static void handle(struct client *client, json_t *request)
 	else
 		conn_abort(client->conn);
 	json_decref(none);
+}
+
+void rpc_too_long(struct client *client)
+{
+	struct engram_error err;
+
+	engram_error_set(&err, ENGRAM_EPROTOCOL,
+			 "a line is longer than %u bytes", ENGRAM_LINE_MAX);
+	engram_error_fix(&err, "send one JSON object a line");
+	refuse(client, NULL, RPC_PARSE, &err);
+	conn_finish(client->conn);
 }
 
 static bool blank(const char *text, size_t len)
@@ -273,10 +314,9 @@ void rpc_line(struct client *client, const char *text, size_t len)
 	engram_control_add64(&client->server->page->requests, 1);
 	if (json_source_parse(&source, NULL, text, len, ENGRAM_EPROTOCOL,
 			      &err)) {
-		rpc_reply_error(client, NULL,
-				err.status == ENGRAM_ENOMEM ? RPC_INTERNAL
-							    : RPC_PARSE,
-				&err, NULL);
+		refuse(client, NULL,
+		       err.status == ENGRAM_ENOMEM ? RPC_INTERNAL : RPC_PARSE,
+		       &err);
 		conn_finish(client->conn);
 		return;
 	}
@@ -288,7 +328,7 @@ void rpc_line(struct client *client, const char *text, size_t len)
 					 ? "batches are not supported"
 					 : "a request is a JSON object");
 		engram_error_fix(&err, "send one JSON object a line");
-		rpc_reply_error(client, NULL, RPC_REQUEST, &err, NULL);
+		refuse(client, NULL, RPC_REQUEST, &err);
 		conn_finish(client->conn);
 	}
 	json_source_free(&source);

@@ -64,7 +64,7 @@ struct rpc_method {
 	struct rpc_param params[RPC_PARAMS_MAX]; /* up to one without name */
 };
 
-/* Ends with a method without name; methods.c. */
+/* Ends with a method without name; methods.c.  At most RPC_METHODS_MAX. */
 extern const struct rpc_method rpc_methods[];
 
 /* A line from the client. */

@@ -94,17 +94,6 @@ char *rpc_notification(const char *method, json_t *params)
 		       &len);
 }
 
-void rpc_too_long(struct client *client)
-{
-	struct engram_error err;
-
-	engram_error_set(&err, ENGRAM_EPROTOCOL,
-			 "a line is longer than %u bytes", ENGRAM_LINE_MAX);
-	engram_error_fix(&err, "send one JSON object a line");
-	rpc_reply_error(client, NULL, RPC_PARSE, &err, NULL);
-	conn_finish(client->conn);
-}
-
 void rpc_refuse(int fd, const struct engram_error *err)
 {
 	json_t *error = view_error(ENGRAM_RPC_CODE(err->status), err, NULL);

@@ -10,8 +10,10 @@
 #include "clock.h"
 #include "events.h"
 #include "failpoint.h"
+#include "http.h"
 #include "log.h"
 #include "methods.h"
+#include "metrics.h"
 #include "notify.h"
 #include "reload.h"
 #include "server.h"
@@ -49,6 +51,16 @@ static void tick_now(struct server *server)
 	event_active(server->tick, EV_READ, 0);
 }
 
+static void count_adoption(struct server *server, const struct job *job)
+{
+	const struct table *table = tables_find(&server->tables, job->table);
+
+	if (job->kind == JOB_LOAD && job->state == JOB_DONE && table &&
+	    table->current && table->current->adopted &&
+	    table->current->number == job->generation)
+		server->adoptions++;
+}
+
 static void on_job_changed(void *ctx, struct job *job)
 {
 	struct server *server = ctx;
@@ -56,6 +68,7 @@ static void on_job_changed(void *ctx, struct job *job)
 	events_job(server, job);
 	if (job->state == JOB_RUNNING)
 		return;
+	count_adoption(server, job);
 	job_waits_answer(server, job);
 	/* The table's next step may be another job: ask again later. */
 	tick_now(server);
@@ -127,6 +140,7 @@ static void stop_at_once(struct server *server, const char *why)
 {
 	log_warn("stopping at once", LOG_S("why", why));
 	listener_close(server->listener);
+	http_close(server->metrics);
 	if (!server->tables.keep)
 		remove_segments(server, true);
 	engram_control_disown(server->control, !leaves_page(server));
@@ -278,6 +292,7 @@ static enum engram_status start(struct server *server, struct engram_error *err)
 {
 	const struct config *config = server->config;
 	struct listener_options options = {.path = config->socket,
+					   .key = "socket.path",
 					   .mode = config->socket_mode,
 					   .group = config->socket_group,
 					   .accepted = clients_accept,
@@ -308,6 +323,8 @@ static enum engram_status start(struct server *server, struct engram_error *err)
 	if (!status)
 		status = listener_open(server->base, &options,
 				       &server->listener, err);
+	if (!status)
+		status = metrics_start(server, err);
 	if (status)
 		return status;
 	FAILPOINT(start_listening);
@@ -345,6 +362,7 @@ static void finish(struct server *server)
 	clients_free(server);
 	gather_stop(&server->gather);
 	listener_close(server->listener);
+	http_close(server->metrics);
 	if (server->tables.jobs) {
 		tables_free(&server->tables);
 		jobs_free(&server->jobs);

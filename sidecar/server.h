@@ -27,6 +27,14 @@ struct server;
 
 LIST_HEAD(job_wait_list, job_wait);
 
+/* Requests since the start, by method (in the order of rpc_methods; the last
+ * is for those of none) and, of those that failed, by error. */
+#define RPC_METHODS_MAX 64
+struct rpc_counts {
+	uint64_t calls[RPC_METHODS_MAX + 1];
+	uint64_t errors[RPC_METHODS_MAX + 1][ENGRAM_STATUS_COUNT];
+};
+
 /* The peer of one connection. */
 struct client {
 	TAILQ_ENTRY(client) entry;
@@ -61,6 +69,10 @@ struct server {
 	struct listener *listener;
 	struct client_list clients;
 	unsigned int num_clients;
+	uint64_t refused; /* connections */
+	struct rpc_counts rpc_counts;
+	uint64_t adoptions;   /* of generations */
+	struct http *metrics; /* or NULL */
 	uint64_t next_client, next_lease;
 	struct job_wait_list waits;
 	struct event *signals[3], *tick, *stop_deadline;

@@ -9,6 +9,7 @@
 #include "clock.h"
 #include "engram_wire.h"
 #include "figures.h"
+#include "http.h"
 #include "lease.h"
 #include "memory.h"
 #include "views.h"
@@ -380,8 +381,7 @@ json_t *view_hello(const struct server *server)
 			 (json_int_t)server->config->max_connections);
 }
 
-/* Of all generations. */
-static uint64_t table_bytes(const struct table *table)
+uint64_t view_table_bytes(const struct table *table)
 {
 	uint64_t bytes = table->current ? table->current->bytes : 0;
 	const struct generation *gen;
@@ -416,7 +416,7 @@ static json_t *view_memory(const struct server *server)
 	known = backing->kind != ENGRAM_BACKING_MEMFD &&
 		engram_backing_room(backing, &room, NULL) == ENGRAM_OK;
 	TAILQ_FOREACH(table, &server->tables.list, entry)
-	bytes += table_bytes(table);
+	bytes += view_table_bytes(table);
 	return json_pack("{s:s, s:s, s:o, s:I, s:I, s:o}", "backing",
 			 kinds[backing->kind], "dir", backing->dir, "room",
 			 known ? json_integer((json_int_t)room) : json_null(),
@@ -451,17 +451,26 @@ static json_t *view_jobs(struct server *server)
 	return array;
 }
 
+static json_t *view_metrics(const struct server *server)
+{
+	if (!server->metrics)
+		return json_null();
+	return json_pack("{s:s?, s:s?}", "listen",
+			 http_address(server->metrics), "path",
+			 server->config->metrics.path);
+}
+
 json_t *view_status(struct server *server)
 {
-	return json_pack("{s:s, s:s, s:i, s:f, s:o, s:i, s:b, s:o, s:o, s:o,"
-			 " s:o}",
-			 "instance", server->config->instance, "version",
-			 ENGRAM_VERSION_STRING, "pid", (int)getpid(),
-			 "uptime_seconds",
-			 clock_seconds_since(server->start_ns), "boot_epoch",
-			 view_hex(&server->page->boot_epoch, 1), "connections",
-			 (int)server->num_clients, "stopping", server->stopping,
-			 "memory", view_memory(server), "tables",
-			 view_tables(server), "jobs", view_jobs(server),
-			 "gather", view_gather(&server->gather));
+	return json_pack(
+		"{s:s, s:s, s:i, s:f, s:o, s:i, s:b, s:o, s:o, s:o,"
+		" s:o, s:o}",
+		"instance", server->config->instance, "version",
+		ENGRAM_VERSION_STRING, "pid", (int)getpid(), "uptime_seconds",
+		clock_seconds_since(server->start_ns), "boot_epoch",
+		view_hex(&server->page->boot_epoch, 1), "connections",
+		(int)server->num_clients, "stopping", server->stopping,
+		"memory", view_memory(server), "tables", view_tables(server),
+		"jobs", view_jobs(server), "gather",
+		view_gather(&server->gather), "metrics", view_metrics(server));
 }

@@ -13,6 +13,8 @@
 #include "tables.h"
 
 json_t *view_table(const struct table *table);
+/* Bytes of all of its generations. */
+uint64_t view_table_bytes(const struct table *table);
 json_t *view_job(struct job *job);
 /* The clients that have leases of a generation. */
 json_t *view_holders(const struct server *server, const struct generation *gen);

@@ -29,6 +29,10 @@ static void print_config(const struct config *c)
 	       c->socket_mode, c->socket_group ? c->socket_group : "-");
 	print_access("read", &c->read);
 	print_access("change", &c->change);
+	if (c->metrics.listen || c->metrics.path)
+		printf("metrics: %s %s\n",
+		       c->metrics.listen ? c->metrics.listen : "-",
+		       c->metrics.path ? c->metrics.path : "-");
 	for (i = 0; i < c->num_tables; i++)
 		printf("table: %s %s\n", c->tables[i].name,
 		       c->tables[i].checkpoint);

@@ -22,7 +22,8 @@ ENGRAMD_ONLY = {"duplicate_key", "gid_unknown", "hash_cut_outside",
                 "hash_moduli_layers",
                 "hash_multipliers_columns", "hash_multipliers_wrap",
                 "hash_pad_outside", "huge_page_power",
-                "numa_nodes_local", "rows_block_divides",
+                "metrics_address_range", "metrics_path_control",
+                "metrics_port_range", "numa_nodes_local", "rows_block_divides",
                 "settle_as_long_as_drain",
                 "table_twice", "threads_real", "uid_unknown"}
 
