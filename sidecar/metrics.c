@@ -164,9 +164,10 @@ static void expose_jobs(struct exposition *e, const struct server *server)
 		       "Bytes of records that jobs which have ended read from "
 		       "checkpoints.",
 		       (double)jobs->bytes_read);
-	expose_counter(e, "engram_verified_bytes_total",
-		       "Bytes of records that they compared with their checksums.",
-		       (double)jobs->bytes_verified);
+	expose_counter(
+		e, "engram_verified_bytes_total",
+		"Bytes of records that they compared with their checksums.",
+		(double)jobs->bytes_verified);
 	expose_counter(e, "engram_adoptions_total",
 		       "Generations taken over from a former engramd.",
 		       (double)server->adoptions);

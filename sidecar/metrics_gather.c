@@ -65,7 +65,8 @@ static void expose_rings(struct exposition *e, const struct gather *gather)
 	expose_gauge(e, "engram_gather_rings", "Rings that are open.",
 		     (double)rings);
 	expose_gauge(e, "engram_gather_ring_bytes",
-		     "Memory of open rings, which is the clients'.", (double)bytes);
+		     "Memory of open rings, which is the clients'.",
+		     (double)bytes);
 	expose_gauge(e, "engram_gather_pending_batches",
 		     "Batches that are posted and not answered yet.",
 		     (double)waiting);
@@ -89,7 +90,8 @@ static const struct {
 	{"engram_client_cache_lookup_rows_total",
 	 "Rows that clients looked for in caches of their own, as they say.",
 	 offsetof(struct engram_ring_counts, cache_lookups)},
-	{"engram_client_cache_hit_rows_total", "Rows that clients found in their caches, as they say.",
+	{"engram_client_cache_hit_rows_total",
+	 "Rows that clients found in their caches, as they say.",
 	 offsetof(struct engram_ring_counts, cache_hits)},
 };
 
