@@ -148,10 +148,114 @@ with table.gather(max_rows=1000) as gather:
     except errors.InvalidArgument as error:
         assert error.path == "path"
     try:
-        gather.post(ids, 9)
-        raise SystemExit("post on a GPU")
-    except errors.Unsupported:
+        gather.post(ids[:5], 9)
+        raise SystemExit("posted where there are no slots for it")
+    except errors.InvalidArgument as error:
+        assert error.path == "gather" and "prefetch" in error.fix
+table.detach()
+""")
+
+
+@pytest.mark.parametrize("placement", ["registered", "host"])
+def test_prefetch(sidecar, placement):
+    """Ids that the host has; rows on the device, in the order of posts."""
+    run(sidecar, f"""
+cpu = client.attach("demo")
+table = client.attach("demo", device=0, placement={placement!r})
+ids = table.hash(range(200))
+assert np.array_equal(ids, cpu.hash(range(200)))
+
+def take(gather, tokens, **more):
+    out = rows_like(table, ids[:tokens])
+    to = Device(out)
+    assert gather.take(out=to, **more) is to
+    return out
+
+with table.gather(max_rows=50 * table.num_cols, prefetch=3) as gather:
+    for turn in range(4):
+        for layer, part in ((3, ids[:50]), (9, ids[50:51]),
+                            (9, ids[::7, 1])):
+            gather.post(part, layer)
+        try:
+            gather.post(ids[:1], 3)
+            raise SystemExit("more posted than there are slots")
+        except errors.Busy as error:
+            assert "take the oldest" in error.fix
+        # lookups meanwhile are in slots of their own
+        out = rows_like(table, ids)
+        gather.lookup(Device(ids), 9, out=Device(out))
+        assert np.array_equal(out, cpu.lookup(ids, 9))
+        assert np.array_equal(take(gather, 50), cpu.lookup(ids[:50], 3))
+        assert np.array_equal(take(gather, 1, stream=0),
+                              cpu.lookup(ids[50:51], 9))
+        assert np.array_equal(take(gather, 29), cpu.lookup(ids[::7, 1], 9))
+    try:
+        take(gather, 1)
+        raise SystemExit("taken where nothing was posted")
+    except errors.NotFound:
         pass
+    counted = gather.counters()
+    assert counted.failed == 0
+table.detach()
+""")
+
+
+def test_prefetch_counts_misses(sidecar):
+    run(sidecar, """
+table = client.attach("demo", device=0)
+with table.gather(prefetch=1) as gather:
+    gather.post(np.full((2, table.num_cols), -1, dtype=np.int32), 3)
+    assert table.counters().misses == 2 * table.num_cols
+    out = np.full((2, table.local_heads, table.dim), 7, dtype=np.uint16)
+    gather.take(Device(out))
+    assert not out.any()
+    assert table.counters().misses == 2 * table.num_cols
+    # an empty batch has its turn, too
+    gather.post(np.empty((0, table.num_cols), dtype=np.int32), 3)
+    gather.take(Device(out[:0]))
+table.detach()
+""")
+
+
+def test_prefetch_mistakes(sidecar):
+    """What is refused takes nothing: the batch is there as before."""
+    run(sidecar, """
+table = client.attach("demo", device=0)
+cpu = client.attach("demo")
+ids = table.hash(range(5))
+
+def refused(error, path, call):
+    try:
+        call()
+    except error as caught:
+        assert caught.path == path, caught.path
+        return str(caught)
+    raise SystemExit(f"not refused: {path}")
+
+wrong = errors.InvalidArgument
+gather = table.gather(max_rows=10 * table.num_cols, prefetch=2)
+assert "lookup takes" in refused(
+    wrong, "hash_ids", lambda: gather.post(Device(ids), 3))
+assert "max_rows" in refused(
+    wrong, "num_tokens", lambda: gather.post(table.hash(range(11)), 3))
+refused(wrong, "hash_ids", lambda: gather.post(ids[:, :, :3], 3))
+refused(errors.NotFound, "layer", lambda: gather.post(ids, 4))
+gather.post(ids, 3)
+out = np.empty((5, table.local_heads, table.dim), dtype=np.uint16)
+refused(wrong, "out", lambda: gather.take())
+refused(wrong, "out", lambda: gather.take(out))
+refused(wrong, "out", lambda: gather.take(Device(out[1:])))
+refused(wrong, "stream", lambda: gather.take(Device(out), stream="x"))
+gather.take(Device(out))
+assert np.array_equal(out, cpu.lookup(ids, 3))
+gather.close()
+refused(wrong, "", lambda: gather.take(Device(out)))
+refused(wrong, "", lambda: gather.post(ids, 3))
+try:
+    table.gather(slots=7, prefetch=2)
+    raise SystemExit("nine slots")
+except errors.InvalidArgument:
+    pass
 table.detach()
 """)
 

@@ -308,6 +308,38 @@ def test_gather(client, table, tokens, placement, path):
             assert gather.counters().failed == 0
 
 
+@pytest.mark.parametrize("placement", ["registered", "host"])
+def test_prefetch(client, table, tokens, placement):
+    """Ids of the host; rows on the device, by the stream that takes them."""
+    side = torch.cuda.Stream()
+    with client.attach("demo", device=CUDA, placement=placement) as gpu:
+        with gpu.gather(max_rows=4096, prefetch=2) as gather:
+            for turn in range(4):
+                ids = gpu.hash((tokens + turn) % VOCAB)
+                assert not ids.is_cuda
+                gather.post(ids, 9)
+                gather.post(ids[:7, 0], 3)
+                with pytest.raises(errors.Busy):
+                    gather.post(ids, 9)
+                first = gather.take(stream=side)
+                side.synchronize()
+                assert torch.equal(first.cpu(), table.lookup(ids, 9))
+                out = torch.empty(7, COLS, DIM, dtype=torch.bfloat16,
+                                  device=CUDA)
+                assert gather.take(out) is out
+                assert torch.equal(out.cpu(), table.lookup(ids[:7], 3))
+            with pytest.raises(errors.InvalidArgument) as caught:
+                gather.post(ids.to(CUDA), 9)
+            assert caught.value.path == "hash_ids"
+            gather.post(ids, 9)
+            graph = torch.cuda.CUDAGraph()
+            with pytest.raises(errors.EngramError):
+                with torch.cuda.graph(graph):
+                    gather.take()
+            assert torch.equal(gather.take().cpu(), table.lookup(ids, 9))
+            assert gather.counters().failed == 0
+
+
 @pytest.mark.parametrize("placement", ["registered", "device"])
 def test_a_captured_graph_follows_a_reload(checkpoint, tmp_path, tokens,
                                            placement):

@@ -186,6 +186,22 @@ def empty_like(array: Any, shape: tuple[int, ...], kind: str) -> Any:
         "bf16": "uint16", "int32": "int32", "bytes": "uint8"}[kind])
 
 
+def empty_on(device: int, shape: tuple[int, ...], kind: str,
+             stream: Any) -> Any:
+    """A new tensor on a CUDA device, for use in that stream."""
+    module = torch()
+    if module is None:
+        raise errors.InvalidArgument(
+            "out: wanted, since torch is what new arrays on a device are of",
+            path="out")
+    like = module.empty(0, device=f"cuda:{device}")
+    entered = torch_stream(stream, like)
+    if entered is None:
+        return empty_like(like, shape, kind)
+    with entered:
+        return empty_like(like, shape, kind)
+
+
 def int32(array: Any, name: str) -> Any:
     """Integers on the CPU as int32, copied if they are not; what does not fit
     is refused.  Lists become NumPy arrays.  On a device they stay as they

@@ -30,7 +30,7 @@ class Gather:
     """
 
     def __init__(self, table: Table, slots: int, max_rows: int,
-                 timeout_ms: int) -> None:
+                 timeout_ms: int, prefetch: int) -> None:
         mapping = table._mapped()
         self._table = table
         self._pointer: int | None = None
@@ -38,7 +38,8 @@ class Gather:
         made = ctypes.c_void_p()
         if mapping.cuda:
             self._lib, self._prefix = _library.cuda(), "cuda_gather_"
-            params: Any = _abi.CudaGatherParams(slots, max_rows, timeout_ms, 0)
+            params: Any = _abi.CudaGatherParams(
+                slots, max_rows, timeout_ms, 0, prefetch)
             handle: int | None = mapping.cuda
         else:
             self._lib, self._prefix = _library.engram(), "gather_"
@@ -117,28 +118,48 @@ class Gather:
                 path="hash_ids")
 
     def post(self, hash_ids: Any, layer: int | None = None) -> None:
-        """On the CPU: have rows gathered while something else is done; at most
-        `slots` batches of `max_rows` at once (Busy).  The ids are copied."""
+        """Have rows gathered while something else is done, for ids that the
+        host knows early.  The ids are in host memory (Table.hash gives them
+        for arrays on the CPU, whatever the table's device) and are copied.
+
+        At most `slots` batches of `max_rows` at once, on a GPU `prefetch`:
+        Busy, also on a GPU while the stream has not read the one that was
+        taken last from the same slot.
+        """
         table = self._table
         pointer = self._open()
-        self._only_cpu("post")
         index = table._index(layer)
         hash_ids = _arrays.int32(hash_ids, "hash_ids")
         ids = table._layer_ids(hash_ids, index)
-        table._device_of({"hash_ids": ids})
-        _library.check(self._c("post")(pointer, index, ids.pointer,
-                                       *ids.strides, ids.shape[0]))
+        if ids.device != CPU:
+            raise errors.InvalidArgument(
+                f"hash_ids: in host memory wanted, on cuda:{ids.device} "
+                "given", path="hash_ids",
+                fix="lookup takes ids that are on the device")
+        if table.device == CPU:
+            _library.check(self._c("post")(pointer, index, ids.pointer,
+                                           *ids.strides, ids.shape[0]))
+        else:
+            misses = ctypes.c_uint64()
+            _library.check(self._c("prefetch")(
+                pointer, index, ids.pointer, *ids.strides, ids.shape[0],
+                addressof(misses)))
+            table._misses += misses.value
         self._posted.append((ids.shape[0], _arrays.is_tensor(hash_ids)))
 
-    def take(self, out: Any = None) -> Any:
-        """The rows of the oldest batch posted; NotFound when there is none."""
+    def take(self, out: Any = None, *, stream: Any = None) -> Any:
+        """The rows of the oldest batch posted, bf16 [T, local_heads, dim];
+        NotFound when there is none.  On a GPU the stream waits for them, the
+        caller does not; not while the stream is captured: a batch is taken
+        once.  What it was posted for is of the generation that is current."""
         table = self._table
         pointer = self._open()
-        self._only_cpu("take")
         if not self._posted:
             raise errors.NotFound("no batch was posted")
         tokens, tensor = self._posted[0]
         shape = (tokens, table.local_heads, table.dim)
+        if table.device != CPU:
+            return self._take_on_device(pointer, shape, out, stream)
         if out is None:
             like = _arrays.torch().empty(0) if tensor else None
             out = _arrays.empty_like(like, shape, "bf16")
@@ -151,10 +172,19 @@ class Gather:
         table._misses += misses.value
         return out
 
-    def _only_cpu(self, name: str) -> None:
-        if self._table.device != CPU:
-            raise errors.Unsupported(f"{name} is for tables on the CPU",
-                                     fix="lookup on a stream of its own")
+    def _take_on_device(self, pointer: int, shape: tuple[int, ...], out: Any,
+                        stream: Any) -> Any:
+        table = self._table
+        if out is None:
+            out = _arrays.empty_on(table.device, shape, "bf16", stream)
+        to = _arrays.output(out, "out", "bf16", shape)
+        if to.device != table.device:
+            raise errors.InvalidArgument(
+                f"out must be on cuda:{table.device}", path="out")
+        table._launch(stream, lambda at: self._c("take")(pointer, to.pointer,
+                                                         None, at))
+        del self._posted[0]
+        return out
 
     def wake(self) -> None:
         """On a GPU, before a graph of lookups is replayed after a pause:

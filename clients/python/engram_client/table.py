@@ -527,7 +527,7 @@ class Table:
                          pointer))
 
     def gather(self, *, slots: int = 0, max_rows: int = 0,
-               timeout_ms: int = 0) -> Gather:
+               timeout_ms: int = 0, prefetch: int = 0) -> Gather:
         """Lookups whose rows engramd's threads gather: faster for large
         batches; see engram_client.Gather.
 
@@ -535,12 +535,13 @@ class Table:
         max_rows    of a batch; more are several; 0: 65536, on a GPU 196608
         timeout_ms  after which rows are read here instead; 0: 50, on a GPU 20
                     (or 1000 with placement="host", where they are lost then)
+        prefetch    on a GPU: so many batches more, for Gather.post; 8 in all
 
         Unsupported when engramd has no gather threads; Busy, NoSpace.
         """
         from .gather import Gather
 
-        return Gather(self, slots, max_rows, timeout_ms)
+        return Gather(self, slots, max_rows, timeout_ms, prefetch)
 
     # ---- the rest of a layer ----
 
