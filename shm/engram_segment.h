@@ -388,8 +388,9 @@ enum engram_status engram_segment_compare(
 /* ---- reading ---- */
 
 struct engram_segment_map {
-	const struct engram_segment_header *header; /* the header region */
-	uint64_t header_bytes;			    /* mapped there */
+	/* a copy of the header region: what was checked is what is used */
+	const struct engram_segment_header *header;
+	uint64_t header_bytes;
 	/* Rows [row_begin, row_end): pointers to the codes and the scales of
 	 * row_begin.  In the packed layout scales = codes + code bytes. */
 	const void *codes;
@@ -401,9 +402,9 @@ struct engram_segment_map {
 };
 
 /*
- * Check the segment behind `fd` and map the header region and the rows
+ * Check the segment behind `fd`, copy its header region and map the rows
  * [row_begin, row_end) read-only, shared, MADV_DONTFORK.  row_end of
- * UINT64_MAX means all; an empty range maps the header alone.
+ * UINT64_MAX means all; an empty range maps nothing.
  * Does not keep fd.  Errors tell apart ENGRAM_ENOTREADY, ENGRAM_ETOOSHORT,
  * ENGRAM_EVERSION, ENGRAM_EDAMAGED, ENGRAM_EINVAL (range).
  */
@@ -411,8 +412,8 @@ enum engram_status engram_segment_map_fd(int fd, uint64_t row_begin,
 					 uint64_t row_end,
 					 struct engram_segment_map *out,
 					 struct engram_error *err);
-/* The same with the rows mapped for writing too (the header region is not),
- * until engram_segment_protect; `fd` must be O_RDWR, else ENGRAM_EPERM. */
+/* The same with the rows mapped for writing too, until engram_segment_protect;
+ * `fd` must be O_RDWR, else ENGRAM_EPERM. */
 enum engram_status engram_segment_map_writable(int fd, uint64_t row_begin,
 					       uint64_t row_end,
 					       struct engram_segment_map *out,

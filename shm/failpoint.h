@@ -41,6 +41,7 @@
 	X(segment_created, sidecar)                                           \
 	X(place_unready, sidecar) /* a segment to be overwritten is not ready \
 				   * any more */                              \
+	X(place_blank, sidecar)	  /* it has no header */                      \
 	X(place_taken, sidecar)	  /* it is the next generation's */           \
 	X(load_block, sidecar)	  /* a block of rows is packed */             \
 	X(load_filled, sidecar)	  /* all layers are */                        \

@@ -148,6 +148,29 @@ static enum engram_status check_header(const struct engram_segment_header *h,
 		ENGRAM_EDAMAGED, err);
 }
 
+/* A copy, so that what was checked is what is used: engramd may write the next
+ * generation into the segment, or die while it does. */
+static enum engram_status copy_header(int fd, struct engram_segment_map *m,
+				      struct engram_error *err)
+{
+	ssize_t n;
+	void *p = mmap(NULL, m->header_bytes, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return engram_error_sys(err, errno, "mmap %" PRIu64 " bytes",
+					m->header_bytes);
+	m->header = p;
+	n = read_start(fd, p, m->header_bytes);
+	if (n < 0)
+		return engram_error_sys(err, errno, "read the header");
+	if ((uint64_t)n < m->header_bytes)
+		return too_short(m->header_bytes, (uint64_t)n, err);
+	if (mprotect(p, m->header_bytes, PROT_READ))
+		return engram_error_sys(err, errno, "mprotect");
+	return ENGRAM_OK;
+}
+
 /* What is mapped from, and what for: PROT_READ, with PROT_WRITE or not. */
 struct map_source {
 	int fd;
@@ -226,7 +249,7 @@ static enum engram_status map_checked(int fd, int protection,
 				      struct engram_segment_map *m,
 				      struct engram_error *err)
 {
-	struct map_source from = {.fd = fd, .protection = PROT_READ};
+	struct map_source from = {.fd = fd, .protection = protection};
 	struct engram_error fault = {.status = ENGRAM_OK};
 	struct engram_segment_header h;
 	enum engram_status status;
@@ -237,11 +260,10 @@ static enum engram_status map_checked(int fd, int protection,
 	from.page = segment_page_bytes(fd);
 	if (!from.page)
 		return engram_error_sys(err, errno, "fstatfs");
-	m->header_bytes = round_up(h.data_offset, from.page);
-	m->header = map_pages(&from, 0, m->header_bytes, &fault);
-	if (!m->header)
-		goto fail;
-	status = check_header(&h, m->header, err);
+	m->header_bytes = h.data_offset;
+	status = copy_header(fd, m, err);
+	if (!status)
+		status = check_header(&h, m->header, err);
 	if (status)
 		return status;
 	if (row_end == UINT64_MAX)
@@ -256,10 +278,8 @@ static enum engram_status map_checked(int fd, int protection,
 	}
 	m->row_begin = row_begin;
 	m->row_end = row_end;
-	from.protection = protection;
 	if (map_rows(&from, m, &fault))
 		return ENGRAM_OK;
-fail:
 	if (err)
 		*err = fault;
 	return fault.status;

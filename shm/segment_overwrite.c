@@ -151,6 +151,7 @@ enum engram_status engram_segment_overwrite(
 	w->published = 0;
 	w->created = 1;
 	memset(w->base, 0, h.data_offset);
+	FAILPOINT(place_blank);
 	segment_write_header(w->base, &h, spec);
 	FAILPOINT(place_taken);
 	return ENGRAM_OK;

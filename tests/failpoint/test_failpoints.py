@@ -186,15 +186,21 @@ def moves_on(sidecar, reader, checkpoint):
     reader.end()
 
 
-# Once the table that is there has been taken over and published.
-RELOADING = ("load_opened:2", "load_admitted", "segment_created", "load_block",
-             "load_checked", "segment_ready", "segment_linked",
-             "segment_published", "publish_identified", "publish_begin:2",
-             "old_free_begin", "old_free_done")
+CONTROL_TABLES = 64  # which a new owner withdraws, each by itself
 
-RELOADING_CANCELED = ("load_described:2", "load_planned:2", *(
+# Once the table that is there has been taken over and published.
+RELOADING = ("load_described:2", "load_opened:2", "load_planned:2",
+             "load_admitted", "segment_named", "segment_created", "load_block",
+             "load_filled", "load_checked", "load_locked", "segment_ready",
+             "segment_linked", "segment_published", "publish_identified",
+             "publish_begin:2", f"publish_midway:{CONTROL_TABLES + 2}",
+             "publish_shown:2", "old_free_begin", "old_free_done")
+
+# What is published stays so.
+RELOADING_CANCELED = [
     point for point in RELOADING
-    if not point.startswith(("publish_begin", "old_"))))
+    if not point.startswith(("publish_begin", "publish_midway",
+                             "publish_shown", "old_"))]
 
 
 @pytest.mark.parametrize("point", RELOADING)

@@ -260,9 +260,9 @@ def test_failed_halfway(make, seeded, known, point):
 
 
 # The table that is there has been adopted and published before.
-POINTS = ["park_asked", "park_done", "place_unready", "place_taken",
-          "place_taken:2", "load_block", "load_filled", "load_checked",
-          "segment_ready", "segment_linked", "segment_published:2",
+POINTS = ["park_asked", "park_done", "place_unready", "place_blank",
+          "place_blank:2", "place_taken", "place_taken:2", "load_block",
+          "load_filled", "load_checked", "segment_ready", "segment_linked", "segment_published:2",
           "publish_identified", "publish_begin:2"]
 
 

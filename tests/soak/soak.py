@@ -354,7 +354,7 @@ class Soak:
         reader.goes_on()
         pid = reader.process.pid
         engramd.until(lambda: len(self.mapped(pid)) ==
-                      2 * len(table["layers"]) + 1,
+                      len(table["layers"]) + 1,
                       f"old mappings are gone: {self.mapped(pid)}")
         # three of its own, a socket and an eventfd
         engramd.until(lambda: len(os.listdir(f"/proc/{pid}/fd")) == 5,

@@ -32,8 +32,24 @@ static uint64_t inode_of(const char *name)
 	return st.st_ino;
 }
 
-/* Who has it mapped sees the next generation, without mapping anew; nobody can
- * map or adopt what is in between. */
+/* The header that was checked when the segment was mapped. */
+static void check_header_of(const struct engram_segment_map *map,
+			    uint64_t generation)
+{
+	const struct engram_segment_spec spec =
+		fixture_spec(instance, ENGRAM_PACKED);
+	const struct engram_segment_header *h = map->header;
+
+	CHECK(h->state == ENGRAM_SEGMENT_READY && h->generation == generation);
+	CHECK(h->rows == FIXTURE_ROWS);
+	CHECK(!memcmp(engram_segment_at(h, &h->primes), spec.primes,
+		      h->num_cols * sizeof(int64_t)));
+	CHECK(!memcmp(engram_segment_at(h, &h->multipliers), spec.multipliers,
+		      h->max_ngram * sizeof(int64_t)));
+}
+
+/* Who has it mapped sees the rows of the next generation, without mapping
+ * anew; nobody can map or adopt what is in between. */
 static void overwrite(struct engram_segment_writer *w)
 {
 	struct engram_segment_spec spec = fixture_spec(instance, ENGRAM_PACKED);
@@ -64,16 +80,20 @@ static void overwrite(struct engram_segment_writer *w)
 	CHECK(engram_segment_adopt(&shm, is, &adopted, &err) ==
 	      ENGRAM_ENOTFOUND);
 	CHECK(count_names("/dev/shm", instance) == 1);
+	/* who maps it holds on to what it checked */
+	check_header_of(&map, 3);
 
 	CHECK_OK(engram_segment_reserve(w, 0, map.header->total_bytes, &err));
 	fixture_fill(w);
 	CHECK_OK(engram_segment_publish(w, &err));
 	CHECK(inode_of(is) == inode && count_names("/dev/shm", instance) == 1);
-	CHECK(map.header->generation == 4);
-	CHECK(!memcmp(engram_segment_at(map.header, &map.header->multipliers),
-		      multipliers, sizeof(multipliers)));
-	CHECK_OK(engram_segment_verify(&map, 0, FIXTURE_ROWS, &bad, &err));
 	CHECK_OK(engram_segment_map_fd(fd, 0, UINT64_MAX, &again, &err));
+	CHECK(again.header->generation == 4);
+	CHECK(!memcmp(
+		engram_segment_at(again.header, &again.header->multipliers),
+		multipliers, sizeof(multipliers)));
+	CHECK_OK(engram_segment_verify(&again, 0, FIXTURE_ROWS, &bad, &err));
+	CHECK(!memcmp(map.codes, again.codes, map.header->data_bytes));
 	close(fd);
 	engram_segment_unmap(&again);
 	engram_segment_unmap(&map);
