@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "adopt.h"
+#include "clock.h"
 #include "failpoint.h"
 #include "log.h"
 
@@ -96,7 +97,8 @@ static enum engram_status try_generation(
 		status = generation_identify(gen, err);
 	if (!status) {
 		gen->adopted = true;
-		gen->untracked = true; /* its readers have not come yet */
+		/* its readers have not come yet */
+		gen->untracked_ns = clock_ns();
 		FAILPOINT(adopt_taken);
 		*out = gen;
 		return ENGRAM_OK;

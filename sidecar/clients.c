@@ -37,7 +37,7 @@ static void end_leases(struct client *client)
 		next = LIST_NEXT(lease, entry);
 		/* The process may live on, and not know it yet. */
 		if (!lease->parked)
-			lease->gen->untracked = true;
+			lease->gen->untracked_ns = clock_ns();
 		lease_end(lease);
 	}
 }

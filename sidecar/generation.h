@@ -48,10 +48,11 @@ struct generation {
 	/* Leases, unsent replies that need the descriptors, and jobs that read
 	 * it.  `idle` is called when the last one goes that is not parked. */
 	unsigned int users;
-	unsigned int leases; /* of these */
-	unsigned int parked; /* of these: nobody reads by them */
-	bool untracked;	     /* somebody may read it without a lease: it was
-			      * adopted, or a lease ended by itself */
+	unsigned int leases;   /* of these */
+	unsigned int parked;   /* of these: nobody reads by them */
+	uint64_t untracked_ns; /* clock_ns() since when somebody may read it
+				* without a lease: it was adopted, or a lease
+				* ended by itself; 0: nobody does */
 	void (*idle)(struct generation *gen);
 	/* of one that is lent no more (table_generations.c) */
 	TAILQ_ENTRY(generation) entry;

@@ -222,19 +222,25 @@ static void finish_look(struct job *job, enum engram_status status)
 		start_draining(table);
 }
 
-/* Has everybody let go, or at least stopped reading?  Who reads without a
- * lease sees within settle_seconds that there is nothing to read. */
+/* Who reads without a lease sees within settle_seconds that there is nothing to
+ * read.  Whose connection has just broken may have waited on it till then. */
+static bool is_settled(const struct table *table)
+{
+	const uint64_t asked = atomic_load(&table->job->phase_start_ns);
+	const uint64_t lost = table->current->untracked_ns;
+
+	return !lost || clock_seconds_since(lost > asked ? lost : asked) >=
+				table->spec->config.reload.settle_seconds;
+}
+
+/* Has everybody let go, or at least stopped reading? */
 static bool is_let_go(const struct table *table)
 {
 	const struct generation *gen = table->current;
-	const uint32_t settle = table->spec->config.reload.settle_seconds;
 
 	if (!table->building->in_place)
 		return !gen->users && TAILQ_EMPTY(&table->old);
-	return gen->users == gen->parked &&
-	       (!gen->untracked ||
-		clock_seconds_since(atomic_load(&table->job->phase_start_ns)) >=
-			settle);
+	return gen->users == gen->parked && is_settled(table);
 }
 
 static bool drains(const struct table *table)
@@ -260,7 +266,10 @@ void table_reload_tick(struct table *table)
 	engram_error_set(&job->error, ENGRAM_ETIMEDOUT,
 			 "table \"%s\" is still held after %u s by %s",
 			 table->name, limit,
-			 *holders ? holders : "clients of a former generation");
+			 *holders		     ? holders
+			 : table->building->in_place ? "clients that were lost"
+						     : "clients of a former "
+						       "generation");
 	engram_error_fix(&job->error,
 			 "have them %s when engram_table_poll is 0, or raise "
 			 "reload.drain_seconds",

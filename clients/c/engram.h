@@ -245,7 +245,9 @@ enum engram_status engram_table_swap(engram_table *table, uint64_t generation,
  * before anything was written, it gives the same generation again.  What is
  * prepared is let go of.  The sidecar waits for everybody who has a lease, and
  * `reload.settle_seconds` for those whose connection was lost, or who have not
- * leased the table anew after a restart: poll at least that often.
+ * leased the table anew after a restart, counted from the loss if that is
+ *later: poll at least that often, and if engram_table_prepare is called first,
+ *stop reading when it takes that long, with a call_timeout_ms below it.
  * ENGRAM_EUNSUPPORTED when the table is unloaded, or reloaded in another mode:
  * nothing has changed, and detaching is what is waited for.  Calling it again
  * asks again.  Succeeds when the sidecar is gone.

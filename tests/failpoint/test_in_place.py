@@ -4,6 +4,7 @@ clients have mapped, once nobody reads it."""
 import errno
 import signal
 import struct
+import time
 
 import pytest
 
@@ -216,6 +217,26 @@ def test_connection_that_broke(make, seeded):
     waits(sidecar, client, job)
     client.call("job.cancel", job=job)
     assert client.finish(job)["state"] == "canceled"
+
+
+def test_connection_that_breaks_late(make, seeded):
+    """Also when it had been asked to stop for longer than that: it may have
+    waited for an answer till then."""
+    settle = 2
+    sidecar = make([demo(seeded, settle_seconds=settle, drain_seconds=LONG)])
+    client, holder = sidecar.client(), sidecar.client()
+    client.have("demo")
+    holder.call("attach", table="demo")
+    job = start_reload(client, seeded[1])
+    for _ in range(settle + 1):
+        beat = heartbeat(sidecar)
+        until(lambda was=beat: heartbeat(sidecar) != was, "a tick")
+    assert client.call("job.get", job=job)["phase"] == "waiting"
+    lost = time.monotonic()
+    sidecar.clients.remove(holder)
+    holder.close()
+    assert client.finish(job)["state"] == "done"
+    assert time.monotonic() - lost >= settle
 
 
 def test_readers_of_a_former_engramd(make, seeded):

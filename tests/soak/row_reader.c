@@ -34,6 +34,11 @@
 #define SCALE_SPAN 32
 #define RECORD_MAX 4096
 
+/* A table that is withdrawn is read for no longer than CALL_MS + ASK_MS without
+ * an answer: less than any settle_seconds here but 0. */
+#define CALL_MS 500
+#define ASK_MS	500
+
 /* row_reader.py reads it. */
 struct stats {
 	_Atomic uint64_t end; /* set by the other side */
@@ -132,7 +137,7 @@ static bool seed_of(const engram_table *table, uint32_t *seed)
 static enum engram_status take_hold(struct held *held)
 {
 	const struct engram_open_params params = {.socket = socket_path,
-						  .call_timeout_ms = 2000};
+						  .call_timeout_ms = CALL_MS};
 	const struct engram_attach_params attach = {.table = table_name};
 	enum engram_status status;
 
@@ -191,15 +196,38 @@ static bool is_current(const engram_table *table)
 	       engram_table_poll(table) == info.generation;
 }
 
+static int64_t now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* May it be that its memory is about to be overwritten? */
+static bool withdrawn(const engram_table *table, int64_t *since)
+{
+	if (!table || engram_table_poll(table)) {
+		*since = 0;
+		return false;
+	}
+	if (!*since)
+		*since = now_ms();
+	return now_ms() - *since >= ASK_MS;
+}
+
 static void *mover(void *arg)
 {
 	struct held now = {0}, found, old;
 	enum engram_status status;
 	uint64_t generation;
+	int64_t since = 0;
 
 	(void)arg;
 	while (!atomic_load(&stats->end)) {
 		pause_ms(1);
+		if (withdrawn(now.table, &since) && !has_parked && park())
+			continue;
 		if (is_current(now.table))
 			continue;
 		status = now.table
