@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,23 +88,15 @@ bool http_parse_address(const char *text, struct sockaddr_storage *out,
 static void show_address(int fd, char *out, size_t size)
 {
 	struct sockaddr_storage address = {0};
+	char host[INET6_ADDRSTRLEN] = "?", port[8] = "?";
 	socklen_t len = sizeof(address);
-	char host[INET6_ADDRSTRLEN] = "?";
 
-	getsockname(fd, (struct sockaddr *)&address, &len);
-	if (address.ss_family == AF_INET6) {
-		const struct sockaddr_in6 *in6 =
-			(const struct sockaddr_in6 *)&address;
-
-		inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
-		snprintf(out, size, "[%s]:%u", host, ntohs(in6->sin6_port));
-	} else {
-		const struct sockaddr_in *in =
-			(const struct sockaddr_in *)&address;
-
-		inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
-		snprintf(out, size, "%s:%u", host, ntohs(in->sin_port));
-	}
+	if (!getsockname(fd, (struct sockaddr *)&address, &len))
+		(void)getnameinfo((struct sockaddr *)&address, len, host,
+				  sizeof(host), port, sizeof(port),
+				  NI_NUMERICHOST | NI_NUMERICSERV);
+	snprintf(out, size, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host,
+		 port);
 }
 
 /* ---- answers ---- */
@@ -435,7 +428,7 @@ const char *http_address(const struct http *http)
 
 void http_close(struct http *http)
 {
-	struct peer_conn *c;
+	struct peer_conn *c, *next;
 
 	if (!http)
 		return;
@@ -443,7 +436,9 @@ void http_close(struct http *http)
 	listener_close(http->listener);
 	if (http->fd >= 0)
 		close(http->fd);
-	while ((c = TAILQ_FIRST(&http->conns)))
+	for (c = TAILQ_FIRST(&http->conns); c; c = next) {
+		next = TAILQ_NEXT(c, entry);
 		close_now(c);
+	}
 	free(http);
 }
