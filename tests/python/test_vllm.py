@@ -213,9 +213,12 @@ def test_left_alone(vllm, layout, monkeypatch):
 def test_gathered_rows(vllm, layout, hashes, sidecar):
     config = module("config").VllmConfig(additional_config={
         "engramd": {"socket": str(sidecar.socket), "path": "auto"}})
-    model = build(layout, config)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.device(device):  # as vLLM loads models
+        model = build(layout, config)
     for layer in LAYERS:
-        assert np.array_equal(rows(model, layer, hashes).double().numpy(),
+        got = rows(model, layer, hashes.to(device))
+        assert np.array_equal(got.double().cpu().numpy(),
                               wanted(layer, hashes))
     gathers = [embedding._gather for embedding in plugin._embeddings]
     assert sum(gather.counters().gathered for gather in gathers) > 0
