@@ -310,13 +310,14 @@ def measure_pages(args, _):
 def main():
     args = parser().parse_args()
     sidecar.engramd.DEADLINE = 3600
-    result = {}
+    environment, result = measure.machine(), {}
     with tempfile.TemporaryDirectory(dir=args.dir) as work:
         for part in args.parts:
             print(f"-- {part}", flush=True)
             result[part] = globals()[f"measure_{part}"](args,
                                                         pathlib.Path(work))
-    measure.write(args, "load", {"environment": measure.machine(), **result})
+            # each time: hours of tens of GiB may be cut short
+            measure.write(args, "load", {"environment": environment, **result})
 
 
 if __name__ == "__main__":
