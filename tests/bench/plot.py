@@ -139,6 +139,19 @@ def python_tables(result):
     return markdown(("call", "Python, us", "C, us", "overhead, us"), rows)
 
 
+def reload_tables(result):
+    steps = result["step_us"]
+    before = steps["before"]["p500"]
+    rows = [(phase.replace("_", " "), int(one["count"]),
+             *(f"{one[at]:.0f}" for at in ("p500", "p900", "p990")),
+             f"{(one['p500'] / before - 1) * 100:+.1f} %")
+            for phase, one in steps.items()]
+    return (f"{result['gib']:g} GiB, {result['tokens']} tokens a step, "
+            f"{result['reloads']} reloads.\n\n"
+            + markdown(("when", "steps", "p50 us", "p90", "p99",
+                        "p50 to before"), rows))
+
+
 def load_tables(result):
     return load_plots.tables(result, markdown)
 
@@ -147,6 +160,7 @@ TABLES = {"load": load_tables,
           "attach": lambda result: attach_tables.tables(result, markdown),
           "processes": lambda result: process_tables.tables(result, markdown),
           "python": python_tables,
+          "reload": reload_tables,
           "restart": restart_tables,
           "lookup": lookup_tables, "model": model_tables,
           "gate": gate_tables}
@@ -261,6 +275,8 @@ def newest(folder):
         name = result.get("bench") if isinstance(result, dict) else None
         if name not in TABLES or result["quick"]:
             continue
+        if name == "reload":  # two lengths of step
+            name += f" {result['tokens']}"
         date = result["environment"]["date"]
         if name not in found or date > found[name]["environment"]["date"]:
             found[name] = result
@@ -284,7 +300,8 @@ def main():
         sys.exit(f"plot.py: no results of whole runs in {args.results}")
     out = args.out or args.results
     for name, result in found.items():
-        print(f"### {name}\n\n{machine(result)}\n\n{TABLES[name](result)}\n")
+        tables = TABLES[result["bench"]](result)
+        print(f"### {name}\n\n{machine(result)}\n\n{tables}\n")
         if name in PLOTS and not args.tables_only:
             PLOTS[name](result, out / f"{name}.svg")
             print(f"wrote {out / name}.svg", file=sys.stderr)
