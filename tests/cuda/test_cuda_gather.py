@@ -6,7 +6,6 @@ Without a GPU the client runs on the fake one of this folder, whose streams do
 at once what they are told.
 """
 import pathlib
-import shutil
 import subprocess
 import sys
 
@@ -15,19 +14,13 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
 import engramd  # noqa: E402 pylint: disable=wrong-import-position
-from engramd import BUILD, DEADLINE  # noqa: E402
+from engramd import BUILD, DEADLINE, has_gpu  # noqa: E402
 
 REGISTERED, HOST = 0, 2
 PATH_HOST, PATH_HYBRID = 2, 3
 SHAPE = ("--layers", "1,14", "--heads", "4", "--max-ngram", "3",
          "--vocab-size", "600", "--compressed-vocab-size", "500",
          "--engram-vocab-size", "2000")
-
-
-def has_gpu():
-    return shutil.which("nvidia-smi") is not None and subprocess.run(
-        ["nvidia-smi", "-L"], capture_output=True, check=False,
-        timeout=DEADLINE).returncode == 0
 
 
 PROBES = [BUILD / "tests" / "gather_cuda_fake",

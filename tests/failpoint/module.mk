@@ -16,6 +16,7 @@ FAILPOINT_BIN := $(addprefix $B/failpoint/,engramd row_reader list)
 $B/failpoint/engramd: $B/obj/sidecar/main.o \
 		$(call failpoint_objs,shm/% sidecar/%) $(SIDECAR_LIBS)
 $B/failpoint/row_reader: $B/obj/tests/soak/row_reader.o \
+		$B/obj/tests/soak/reader.o \
 		$(call failpoint_objs,shm/% clients/c/%) $(LIBCLIENT) \
 		$$(LIBKERNELS) $$(LIBSHM)
 $B/failpoint/list: $B/obj/tests/failpoint/list.o

@@ -33,6 +33,12 @@ BIG = (*SHAPE, "--shards", "2", "--engram-vocab-size", "100000")
 _serial = itertools.count()
 
 
+def has_gpu():
+    return shutil.which("nvidia-smi") is not None and subprocess.run(
+        ["nvidia-smi", "-L"], capture_output=True, check=False,
+        timeout=DEADLINE).returncode == 0
+
+
 def until(condition, what):
     """Poll until condition() is true; its value is returned."""
     end = time.monotonic() + DEADLINE

@@ -5,6 +5,8 @@ import os
 import pathlib
 import sys
 
+import pytest
+
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "integration")]
 # pylint: disable=wrong-import-position
@@ -13,10 +15,21 @@ import row_reader  # noqa: E402
 import soak  # noqa: E402
 
 
-def test_short_soak():
+def built(name):
+    return pytest.param(name, marks=pytest.mark.skipif(
+        not (engramd.BUILD / "tests" / name).exists(),
+        reason=f"{name} is not built: no CUDA toolkit"))
+
+
+@pytest.mark.parametrize("reader", [
+    "row_reader", built("row_reader_cuda_fake"), pytest.param(
+        "row_reader_cuda", marks=pytest.mark.skipif(
+            not engramd.has_gpu(), reason="no GPU here"))])
+def test_short_soak(reader):
     seed = int.from_bytes(os.urandom(4), "little")
-    print(f"tests/soak/soak.py --seed {seed}")
-    done = soak.soak(argparse.Namespace(seconds=10, seed=seed, clients=3))
+    print(f"tests/soak/soak.py --seed {seed} --clients 3 --readers {reader}")
+    done = soak.soak(argparse.Namespace(seconds=10, seed=seed, clients=3,
+                                        readers=[reader]))
     print(done)
     assert done["rows"] > 0 and done["attaches"] > 3
     # chance may leave some of the rest out of so short a time
