@@ -93,18 +93,21 @@ class Arrays:
                 "positions": view(self.made["positions"], "", "int64", 1),
                 "query_start_loc": view(self.made["bounds"], "", "int32", 1)}
         self.batch = kernels.hash_batch(made, 0)
-        gate = {name: view(self.made[name], "", "bf16", dims)
+        gate = [view(self.made[name], "", "bf16", dims)
                 for name, dims in (("hidden", 3), ("kv", 2), ("q_weight", 2),
-                                   ("k_weight", 2))}
-        gate["out"] = view(self.out, "", "bf16", 3)
-        self.gate = kernels.gate_args(gate, 1e-20, 1e-6)
+                                   ("k_weight", 2))]
+        to = view(self.out, "", "bf16", 3)
+        self.gate = kernels.gate_args(*gate, _arrays.NO_VIEW, to, 1e-20, 1e-6)
         self.params = lookup_params(ids, True)
         self.error = _abi.Error()
-        batch, args, params, error = (ctypes.addressof(one) for one in (
-            self.batch, self.gate, self.params, self.error))
+        batch, args, params, error = (
+            ctypes.cast(self.batch, ctypes.c_void_p).value,
+            ctypes.cast(self.gate, ctypes.c_void_p).value,
+            ctypes.cast(self.params, ctypes.c_void_p).value,
+            ctypes.addressof(self.error))
         rows = view(self.rows, "", "bf16", 3).pointer
         hashed = view(self.ids, "", "int32", 3).pointer
-        out = gate["out"].pointer
+        out = to.pointer
         if self.cuda:
             cuda, stream = _library.cuda(), _arrays.stream_pointer(
                 None, table.device)

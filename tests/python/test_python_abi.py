@@ -61,6 +61,39 @@ def test_structures(tmp_path):
     assert found == list(expected(both))
 
 
+def leaves(kind):
+    """The numbers that a structure is made of, and how ctypes holds them."""
+    if issubclass(kind, ctypes.Array):
+        return [kind._type_] * kind._length_
+    if issubclass(kind, ctypes.Structure):
+        return [leaf for _, field in kind._fields_ for leaf in leaves(field)]
+    return [kind]
+
+
+@pytest.mark.parametrize("structure", [
+    _abi.HashBatch, _abi.GateArgs, _abi.CudaLookupParams],
+    ids=lambda structure: structure.__name__)
+def test_packed_is_what_ctypes_makes(structure):
+    """Each number at its place, every one another."""
+    kinds = leaves(structure)
+    values = [n + 1.5 if kind is ctypes.c_float else n + 1
+              for n, kind in enumerate(kinds)]
+    made = structure.from_buffer_copy(_abi.packer(structure).pack(*values))
+    found = []
+
+    def read(value):
+        if isinstance(value, ctypes.Structure):
+            for field, *_ in value._fields_:
+                read(getattr(value, field))
+        elif isinstance(value, ctypes.Array):
+            found.extend(value)
+        else:
+            found.append(value)
+
+    read(made)
+    assert found == values
+
+
 def test_constants(tmp_path):
     found = run_c(tmp_path, ["engram_cuda_gather.h"], [
         f'printf("%d\\n", (int){name});' for name in CONSTANTS])

@@ -407,6 +407,48 @@ def some_bf16(rng, *shape):
     return (rng.integers(-200, 200, shape) / 64).astype(np.float32)
 
 
+@pytest.mark.parametrize("name,shape", [
+    ("kv", (7, 5 * 32 - 1)), ("q_weight", (4, 31)), ("k_weight", (3, 32)),
+    ("token_mask", (6,)), ("out", (7, 4, 31)), ("out", (6, 4, 32))])
+def test_gate_refuses_shapes(xp, name, shape):
+    shapes = {"hidden": (7, 4, 32), "kv": (7, 5 * 32), "q_weight": (4, 32),
+              "k_weight": (4, 32), "token_mask": (7,), "out": (7, 4, 32),
+              name: shape}
+    given = {key: to(xp, np.ones(size, bool)) if key == "token_mask" else
+             bf16(xp, np.zeros(size)) for key, size in shapes.items()}
+    with pytest.raises(errors.InvalidArgument) as caught:
+        engram_client.gate(**given)
+    assert caught.value.path == name and "wanted" in str(caught.value)
+
+
+def test_numbers_that_are_none(table, xp):
+    given = [bf16(xp, np.zeros(size)) for size in
+             ((1, 4, 32), (1, 5 * 32), (4, 32), (4, 32))]
+    for more in ({"clamp": "x"}, {"eps": None}):
+        with pytest.raises(errors.InvalidArgument) as caught:
+            engram_client.gate(*given, **more)
+        assert caught.value.path == "eps"
+    for size in (1 << 64, "4", 1.5):
+        with pytest.raises(errors.InvalidArgument) as caught:
+            table.hash(to(xp, np.arange(3, dtype=np.int32)), block_size=size)
+        assert caught.value.path == "block_size"
+
+
+@pytest.mark.parametrize("name,shape", [
+    ("positions", (4,)), ("dead_mask", (6,)), ("slot_mapping", (4,)),
+    ("lookback_ids", (2, 3)), ("lookback_dead", (1, 2))])
+def test_hash_refuses_shapes(table, xp, name, shape):
+    arrays = {"positions": np.arange(5), "dead_mask": np.zeros(5, bool),
+              "slot_mapping": np.full(5, -1), "lookback_ids":
+              np.zeros((1, 3), np.int32),
+              "lookback_dead": np.zeros((1, 3), bool)}
+    arrays[name] = np.zeros(shape, arrays[name].dtype)
+    with pytest.raises(errors.InvalidArgument) as caught:
+        table.hash(to(xp, np.arange(5, dtype=np.int32)),
+                   **{key: to(xp, array) for key, array in arrays.items()})
+    assert caught.value.path in (name, "lookback_dead")
+
+
 def test_gate(xp):
     """Against float64; a bf16 has 8 bits."""
     rng = np.random.default_rng(8)

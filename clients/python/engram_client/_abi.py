@@ -4,8 +4,9 @@ headers have them; pointers are plain addresses.  A test compares them with the
 compiler's."""
 from __future__ import annotations
 
-from ctypes import (Structure, c_char, c_char_p, c_double, c_float, c_int,
-                    c_int32, c_int64, c_uint32, c_uint64, c_void_p)
+import struct
+from ctypes import (Array, Structure, c_char, c_char_p, c_double, c_float, c_int,
+                    c_int32, c_int64, c_uint32, c_uint64, c_void_p, sizeof)
 from typing import Any
 
 P = c_void_p
@@ -22,6 +23,27 @@ PATHS = {"auto": 0, "uva": 1, "host": 2, "hybrid": 3}
 def fields(*groups: tuple[Any, str]) -> list[tuple[str, Any]]:
     """Of (type, "names") pairs."""
     return [(name, kind) for kind, names in groups for name in names.split()]
+
+
+_CODES = {I32: "i", I64: "q", U32: "I", U64: "Q", c_int: "i", P: "P",
+          c_float: "f"}
+
+
+def _codes(kind: Any) -> str:
+    if issubclass(kind, Array):
+        return _codes(kind._type_) * kind._length_
+    if issubclass(kind, Structure):
+        return "".join(_codes(field[1]) for field in kind._fields_)
+    return _CODES[kind]
+
+
+def packer(structure: type[Structure]) -> struct.Struct:
+    """Makes one of all of its values in order, items of arrays and members of
+    structures one by one, several times as fast as ctypes does; a pointer to
+    the bytes is what ctypes passes for them."""
+    made = struct.Struct("@" + _codes(structure))
+    assert made.size == sizeof(structure)
+    return made
 
 
 class Error(Structure):

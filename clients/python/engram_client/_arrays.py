@@ -24,6 +24,8 @@ _TYPESTR_KINDS = {
     "|u1": ("bool", "bytes"), "|i1": ("bool",), "<u2": ("bf16",),
     "<V2": ("bf16",), "|V2": ("bf16",)}
 _torch_kinds: dict[Any, tuple[str, ...]] = {}
+_torch_int32: Any = None
+_torch_int64: Any = None
 
 
 class View(NamedTuple):
@@ -31,6 +33,11 @@ class View(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # in elements
     device: int  # CUDA ordinal, or CPU
+
+
+# Of an array that was not given.
+NO_VIEW = View(0, (0, 0), (0, 0), CPU)
+_make_view = tuple.__new__  # View(...), without a call of Python
 
 
 def torch() -> Any:
@@ -48,9 +55,19 @@ def numpy_module() -> Any:
     return module
 
 
+_Tensor: Any = None  # torch's, once the process has imported it
+
+
+def _tensor_type() -> Any:
+    """torch's, or one that nothing has, while torch is not imported."""
+    global _Tensor  # pylint: disable=global-statement
+    if _Tensor is None:
+        _Tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    return _Tensor or _NoArray
+
+
 def is_tensor(array: Any) -> bool:
-    module = sys.modules.get("torch")
-    return module is not None and isinstance(array, module.Tensor)
+    return isinstance(array, _Tensor or _tensor_type())
 
 
 def compiling() -> bool:
@@ -61,8 +78,10 @@ def compiling() -> bool:
 
 
 def _torch_kinds_of(dtype: Any) -> tuple[str, ...]:
+    global _torch_int32, _torch_int64  # pylint: disable=global-statement
     if not _torch_kinds:
         module = torch()
+        _torch_int32, _torch_int64 = module.int32, module.int64
         _torch_kinds.update({
             module.int32: ("int32",), module.int64: ("int64",),
             module.bool: ("bool",), module.uint8: ("bool", "bytes"),
@@ -76,17 +95,21 @@ def _wrong(name: str, what: str, fix: str = "") -> errors.EngramError:
 
 def view(array: Any, name: str, kind: str, dims: int) -> View:
     """InvalidArgument, with `name`, for what is not such an array."""
-    if is_tensor(array):
+    if isinstance(array, _Tensor or _tensor_type()):
         dtype: Any = array.dtype
-        kinds = _torch_kinds_of(dtype)
         if array.is_cuda:
-            result = View(array.data_ptr(), array.shape, array.stride(),
-                          array.get_device())
+            device = array.get_device()
         elif array.is_cpu:
-            result = View(array.data_ptr(), array.shape, array.stride(), CPU)
+            device = CPU
         else:
             raise _wrong(name, f"on {array.device}, wanted on the CPU or a "
                          "CUDA device")
+        shape = array.shape
+        kinds = _torch_kinds.get(dtype) or _torch_kinds_of(dtype)
+        result = _make_view(
+            View, (array.data_ptr(), shape, array.stride(), device))
+        if kind in kinds and len(shape) == dims:
+            return result
     elif isinstance(array, _ndarray()):
         dtype = array.dtype
         kinds = _NUMPY_KINDS.get(dtype.char) or (
@@ -154,11 +177,13 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 def output(array: Any, name: str, kind: str, shape: tuple[int, ...]) -> View:
     """A view to write to: of that shape, without gaps."""
     result = view(array, name, kind, len(shape))
-    if result.shape != shape:
+    if result[1] != shape:
         raise _wrong(name, f"shape {list(shape)} wanted, "
                      f"{list(result.shape)} given")
-    if is_tensor(array):
+    if isinstance(array, _Tensor or _tensor_type()):
         whole, writable = array.is_contiguous(), True
+        if whole:
+            return result
     elif isinstance(array, _ndarray()):
         flags = array.flags
         whole, writable = flags.c_contiguous, flags.writeable
@@ -206,10 +231,14 @@ def int32(array: Any, name: str) -> Any:
     """Integers on the CPU as int32, copied if they are not; what does not fit
     is refused.  Lists become NumPy arrays.  On a device they stay as they
     are."""
+    if is_tensor(array) and (array.is_cuda or array.dtype is _torch_int32):
+        return array
     return _integers(array, name, "int32")
 
 
 def int64(array: Any, name: str) -> Any:
+    if is_tensor(array) and (array.is_cuda or array.dtype is _torch_int64):
+        return array
     return _integers(array, name, "int64")
 
 
@@ -277,6 +306,19 @@ def torch_stream(stream: Any, array: Any) -> Any:
     if isinstance(stream, int):
         stream = module.cuda.ExternalStream(stream, device=array.device)
     return module.cuda.stream(stream)
+
+
+def launching(stream: Any, device: int) -> tuple[int, Any]:
+    """The CUstream, as stream_pointer has it, and a context in which `device`
+    is the current one, or None where it is."""
+    module = sys.modules.get("torch")
+    if module is None or not module.cuda.is_initialized():
+        return stream_pointer(stream, device), None
+    c = module._C
+    return (c._cuda_getCurrentRawStream(device) if stream is None else
+            stream_pointer(stream, device),
+            None if c._cuda_getDevice() == device else
+            module.cuda.device(device))
 
 
 def stream_pointer(stream: Any, device: int) -> int:

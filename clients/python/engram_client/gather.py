@@ -107,7 +107,7 @@ class Gather:
         self._on_device(ids, to)
         params = lookup_params(ids, True)
         table._launch(stream, lambda at: self._c("lookup")(
-            pointer, index, addressof(params), _abi.PATHS[path], to.pointer,
+            pointer, index, params, _abi.PATHS[path], to.pointer,
             at))
         return out
 

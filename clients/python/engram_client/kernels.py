@@ -3,13 +3,17 @@
 Arrays, devices and streams are as engram_client.Table says."""
 from __future__ import annotations
 
+import struct
 from ctypes import addressof
 from typing import Any
 
 from . import _abi, _arrays, _library, errors
-from ._arrays import CPU, View
+from ._arrays import CPU, NO_VIEW, View
 
 CLAMP = 1e-6
+
+_pack_hash_batch = _abi.packer(_abi.HashBatch).pack
+_pack_gate_args = _abi.packer(_abi.GateArgs).pack
 
 
 def _check_shapes(views: dict[str, View],
@@ -21,56 +25,40 @@ def _check_shapes(views: dict[str, View],
                 f"{list(views[name].shape)} given", path=name)
 
 
-def hash_batch(views: dict[str, View], block_size: int) -> _abi.HashBatch:
+def hash_batch(views: dict[str, View], block_size: int) -> bytes:
     """struct engram_hash_batch, its shapes checked against each other."""
+    get = views.get
     ids, positions = views["input_ids"], views["positions"]
     bounds = views["query_start_loc"]
+    dead, mapping = get("dead_mask", NO_VIEW), get("slot_mapping", NO_VIEW)
+    lookback = get("lookback_ids", NO_VIEW)
+    lookback_dead = get("lookback_dead", NO_VIEW)
+    cache, table = get("slot_cache", NO_VIEW), get("block_table", NO_VIEW)
     tokens, requests = ids.shape[0], bounds.shape[0] - 1
-    wanted: dict[str, tuple[int, ...]] = {
-        "positions": (tokens,), "dead_mask": (tokens,),
-        "slot_mapping": (tokens,)}
-    lookback = views.get("lookback_ids")
-    if lookback is not None:
-        wanted["lookback_ids"] = (requests, lookback.shape[1])
-        wanted["lookback_dead"] = (requests, lookback.shape[1])
-    _check_shapes(views, wanted)
-    batch = _abi.HashBatch(
-        num_tokens=tokens, input_ids=ids.pointer, input_stride=ids.strides[0],
-        positions=positions.pointer, position_stride=positions.strides[0],
-        query_start_loc=bounds.pointer, query_stride=bounds.strides[0],
-        num_requests=requests, block_size=block_size)
-    dead = views.get("dead_mask")
-    if dead is not None:
-        batch.dead_mask, batch.dead_stride = dead.pointer, dead.strides[0]
-    if lookback is not None:
-        batch.lookback_ids = lookback.pointer
-        batch.lookback_row_stride, batch.lookback_col_stride = lookback.strides
-        batch.lookback_depth = lookback.shape[1]
-    dead = views.get("lookback_dead")
-    if dead is not None:
-        batch.lookback_dead = dead.pointer
-        batch.lookback_dead_row_stride, batch.lookback_dead_col_stride = \
-            dead.strides
-    _slots(batch, views)
-    return batch
-
-
-def _slots(batch: _abi.HashBatch, views: dict[str, View]) -> None:
-    cache = views.get("slot_cache")
-    if cache is not None:
-        if cache.strides != (1,) and cache.shape[0] > 1:
-            raise errors.InvalidArgument(
-                "slot_cache: contiguous memory wanted", path="slot_cache")
-        batch.slot_cache, batch.num_slots = cache.pointer, cache.shape[0]
-    mapping = views.get("slot_mapping")
-    if mapping is not None:
-        batch.slot_mapping = mapping.pointer
-        batch.slot_stride = mapping.strides[0]
-    table = views.get("block_table")
-    if table is not None:
-        batch.block_table = table.pointer
-        batch.block_row_stride, batch.block_col_stride = table.strides
-        batch.num_block_rows, batch.max_blocks = table.shape
+    wanted: dict[str, tuple[int, ...]] = {}
+    if len(views) > 4:
+        wanted = {"dead_mask": (tokens,), "slot_mapping": (tokens,)}
+        if lookback is not NO_VIEW:
+            wanted["lookback_ids"] = (requests, lookback.shape[1])
+            wanted["lookback_dead"] = (requests, lookback.shape[1])
+    if wanted or positions.shape[0] != tokens:
+        _check_shapes(views, {"positions": (tokens,), **wanted})
+    if cache.strides[0] != 1 and cache.shape[0] > 1:
+        raise errors.InvalidArgument(
+            "slot_cache: contiguous memory wanted", path="slot_cache")
+    try:
+        return _pack_hash_batch(
+            tokens, ids.pointer, ids.strides[0], dead.pointer,
+            dead.strides[0], positions.pointer, positions.strides[0],
+            bounds.pointer, bounds.strides[0], requests, lookback.pointer,
+            *lookback.strides, lookback_dead.pointer, *lookback_dead.strides,
+            lookback.shape[1], cache.pointer, cache.shape[0],
+            mapping.pointer, mapping.strides[0], table.pointer,
+            *table.strides, *table.shape, block_size)
+    except struct.error:
+        raise errors.InvalidArgument(
+            f"block_size: {block_size!r} is no number of slots",
+            path="block_size") from None
 
 
 def gate(hidden: Any, kv: Any, q_weight: Any, k_weight: Any, *,
@@ -104,86 +92,80 @@ def gate(hidden: Any, kv: Any, q_weight: Any, k_weight: Any, *,
         with entered:
             return gate(hidden, kv, q_weight, k_weight, token_mask=token_mask,
                         eps=eps, clamp=clamp, out=out)
-    views = {"hidden": _arrays.view(hidden, "hidden", "bf16", 3),
-             "kv": _arrays.view(kv, "kv", "bf16", 2),
-             "q_weight": _arrays.view(q_weight, "q_weight", "bf16", 2),
-             "k_weight": _arrays.view(k_weight, "k_weight", "bf16", 2)}
-    tokens, hc_mult, dim = views["hidden"].shape
-    if token_mask is not None:
-        views["token_mask"] = _arrays.view(token_mask, "token_mask", "bool", 1)
+    view = _arrays.view
+    h, rows = view(hidden, "hidden", "bf16", 3), view(kv, "kv", "bf16", 2)
+    q = view(q_weight, "q_weight", "bf16", 2)
+    k = view(k_weight, "k_weight", "bf16", 2)
+    mask = NO_VIEW if token_mask is None else \
+        view(token_mask, "token_mask", "bool", 1)
     if out is None:
-        out = _arrays.empty_like(hidden, (tokens, hc_mult, dim), "bf16")
-    views["out"] = _arrays.view(out, "out", "bf16", 3)
-    _run("gate", gate_args(views, eps, clamp), views, stream)
+        out = _arrays.empty_like(hidden, h.shape, "bf16")
+    to = view(out, "out", "bf16", 3)
+    device = h.device
+    if rows.device != device or q.device != device or k.device != device or \
+            to.device != device or \
+            (mask is not NO_VIEW and mask.device != device):
+        raise _several_devices(_gate_views(h, rows, q, k, mask, to))
+    args = gate_args(h, rows, q, k, mask, to, eps, clamp)
+    if device == CPU:
+        _library.check(_library.engram().gate(args, to.pointer))
+    else:
+        _launch(_library.cuda().cuda_gate, args, to, stream)
     return out
 
 
-def gate_args(views: dict[str, View], eps: float,
-              clamp: float) -> _abi.GateArgs:
+def _gate_views(hidden: View, kv: View, q_weight: View, k_weight: View,
+                mask: View, out: View) -> dict[str, View]:
+    views = {"hidden": hidden, "kv": kv, "q_weight": q_weight,
+             "k_weight": k_weight, "token_mask": mask, "out": out}
+    return {name: view for name, view in views.items() if view is not NO_VIEW}
+
+
+def gate_args(hidden: View, kv: View, q_weight: View, k_weight: View,
+              mask: View, out: View, eps: float, clamp: float) -> bytes:
     """struct engram_gate_args, its shapes checked against each other."""
-    tokens, hc_mult, dim = views["hidden"].shape
-    kv = views["kv"]
-    wanted = {"kv": (kv.shape[0], (hc_mult + 1) * dim),
-              "q_weight": (hc_mult, dim), "k_weight": (hc_mult, dim),
-              "token_mask": (kv.shape[0],), "out": (tokens, hc_mult, dim)}
-    _check_shapes(views, wanted)
-    args = _abi.GateArgs(
-        num_tokens=tokens, hc_mult=hc_mult, dim=dim,
-        hidden=views["hidden"].pointer,
-        hidden_stride=views["hidden"].strides, kv=kv.pointer,
-        kv_stride=kv.strides, num_kv_tokens=kv.shape[0],
-        q_weight=views["q_weight"].pointer,
-        k_weight=views["k_weight"].pointer,
-        q_stride=views["q_weight"].strides,
-        k_stride=views["k_weight"].strides, eps=eps, clamp=clamp,
-        out_stride=views["out"].strides)
-    mask = views.get("token_mask")
-    if mask is not None:
-        args.token_mask, args.mask_stride = mask.pointer, mask.strides[0]
-    return args
-
-
-def _run(name: str, args: Any, views: dict[str, View], stream: Any) -> None:
-    """On the CPU or on the device of the views."""
-    devices = {view.device for view in views.values()}
-    if len(devices) > 1:
+    shape = hidden.shape
+    tokens, hc_mult, dim = shape
+    kv_tokens, width = kv.shape
+    if width != (hc_mult + 1) * dim or out.shape != shape or \
+            q_weight.shape != shape[1:] or k_weight.shape != shape[1:] or \
+            (mask is not NO_VIEW and mask.shape[0] != kv_tokens):
+        _check_shapes(
+            _gate_views(hidden, kv, q_weight, k_weight, mask, out),
+            {"kv": (kv_tokens, (hc_mult + 1) * dim),
+             "q_weight": (hc_mult, dim), "k_weight": (hc_mult, dim),
+             "token_mask": (kv_tokens,), "out": (tokens, hc_mult, dim)})
+    try:
+        return _pack_gate_args(
+            tokens, hc_mult, dim, hidden.pointer, *hidden.strides, kv.pointer,
+            *kv.strides, kv_tokens, q_weight.pointer, k_weight.pointer,
+            *q_weight.strides, *k_weight.strides, mask.pointer,
+            mask.strides[0], eps, clamp, *out.strides)
+    except (struct.error, OverflowError):
         raise errors.InvalidArgument(
-            "arrays of one call must be on one device: " + ", ".join(
-                f"{key} on " + ("the CPU" if view.device == CPU else
-                                f"cuda:{view.device}")
-                for key, view in views.items()), path=next(iter(views)))
-    device, = devices
-    if device == CPU:
-        _library.check(getattr(_library.engram(), name)(
-            addressof(args), views["out"].pointer))
-        return
+            f"eps and clamp: two floats wanted, {eps!r} and {clamp!r} given",
+            path="eps") from None
+
+
+def _several_devices(views: dict[str, View]) -> errors.EngramError:
+    return errors.InvalidArgument(
+        "arrays of one call must be on one device: " + ", ".join(
+            f"{key} on " + ("the CPU" if view.device == CPU else
+                            f"cuda:{view.device}")
+            for key, view in views.items()), path=next(iter(views)))
+
+
+def _launch(function: Any, args: Any, out: View, stream: Any) -> None:
+    """With the device of `out` current."""
     error = _abi.Error()
-    function = getattr(_library.cuda(), "cuda_" + name)
-    with on_device(device):
-        status = function(addressof(args), views["out"].pointer,
-                          _arrays.stream_pointer(stream, device),
-                          addressof(error))
+    pointer, guard = _arrays.launching(stream, out.device)
+    if guard is None:
+        status = function(args, out.pointer, pointer, addressof(error))
+    else:
+        with guard:
+            status = function(args, out.pointer, pointer, addressof(error))
     if status:
         raise _library.exception(status, error)
-
-
-class on_device:  # pylint: disable=invalid-name
-    """Make a device current, if torch has another one so."""
-
-    def __init__(self, device: int) -> None:
-        module = _arrays.torch()
-        self._guard = None
-        if module is not None and module.cuda.is_initialized() and \
-                module.cuda.current_device() != device:
-            self._guard = module.cuda.device(device)
-
-    def __enter__(self) -> None:
-        if self._guard is not None:
-            self._guard.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        if self._guard is not None:
-            self._guard.__exit__(*error)
 
 
 def sp_rows(gathered: Any, num_tokens: int, total_heads: int, *,
@@ -213,9 +195,13 @@ def sp_rows(gathered: Any, num_tokens: int, total_heads: int, *,
         out = _arrays.empty_like(gathered, shape, "bf16")
     args = _abi.SpRowsArgs(source.pointer, num_tokens, tp_size, tp_rank,
                            local_heads, total_heads, dim)
-    _run("sp_rows", args,
-         {"gathered": source, "out": _arrays.output(out, "out", "bf16",
-                                                    shape)}, stream)
+    to = _arrays.output(out, "out", "bf16", shape)
+    if to.device != source.device:
+        raise _several_devices({"gathered": source, "out": to})
+    if to.device == CPU:
+        _library.check(_library.engram().sp_rows(addressof(args), to.pointer))
+    else:
+        _launch(_library.cuda().cuda_sp_rows, addressof(args), to, stream)
     return out
 
 

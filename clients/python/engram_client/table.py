@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from .gather import Gather
 
 
-# Kind and dimensions of what hash takes.
-HASH_ARRAYS = {
-    "input_ids": ("int32", 1), "positions": ("int64", 1),
-    "query_start_loc": ("int32", 1), "dead_mask": ("bool", 1),
-    "lookback_ids": ("int32", 2), "lookback_dead": ("bool", 2),
-    "slot_cache": ("int32", 1), "slot_mapping": ("int64", 1),
-    "block_table": ("int32", 2)}
-
-
 @dataclass(frozen=True)
 class Layer:
     """One layer of an attached table.
@@ -398,20 +389,28 @@ class Table:
         input_ids = _arrays.int32(input_ids, "input_ids")
         tokens = input_ids.shape[0] if input_ids.shape else 0
         # what is converted has to live until the call is over
-        arrays = {
-            "input_ids": input_ids,
-            "positions": _positions(positions, input_ids, tokens),
-            "query_start_loc": _one_request(query_start_loc, input_ids,
-                                            tokens),
-            "dead_mask": dead_mask,
-            "lookback_ids": _given(lookback_ids, "lookback_ids",
-                                   _arrays.int32),
-            "lookback_dead": lookback_dead, "slot_cache": slot_cache,
-            "slot_mapping": _given(slot_mapping, "slot_mapping",
-                                   _arrays.int64),
-            "block_table": _given(block_table, "block_table", _arrays.int32)}
-        views = {name: _arrays.view(array, name, *HASH_ARRAYS[name])
-                 for name, array in arrays.items() if array is not None}
+        positions = _positions(positions, input_ids, tokens)
+        query_start_loc = _one_request(query_start_loc, input_ids, tokens)
+        if lookback_ids is not None:
+            lookback_ids = _arrays.int32(lookback_ids, "lookback_ids")
+        if slot_mapping is not None:
+            slot_mapping = _arrays.int64(slot_mapping, "slot_mapping")
+        if block_table is not None:
+            block_table = _arrays.int32(block_table, "block_table")
+        view = _arrays.view
+        views = {"input_ids": view(input_ids, "input_ids", "int32", 1),
+                 "positions": view(positions, "positions", "int64", 1),
+                 "query_start_loc": view(query_start_loc, "query_start_loc",
+                                         "int32", 1)}
+        for name, array, kind, dims in (
+                ("dead_mask", dead_mask, "bool", 1),
+                ("lookback_ids", lookback_ids, "int32", 2),
+                ("lookback_dead", lookback_dead, "bool", 2),
+                ("slot_cache", slot_cache, "int32", 1),
+                ("slot_mapping", slot_mapping, "int64", 1),
+                ("block_table", block_table, "int32", 2)):
+            if array is not None:
+                views[name] = view(array, name, kind, dims)
         shape = (tokens, len(self.layers), self.num_cols)
         if out is None:
             out = _arrays.empty_like(input_ids, shape, "int32")
@@ -426,17 +425,19 @@ class Table:
         out = views["out"].pointer
         if self._device_of(views) == CPU:
             _library.check(_library.engram().hash(
-                mapping.table, addressof(batch), out))
+                mapping.table, batch, out))
             return
         self._launch(stream, lambda pointer: _library.cuda().cuda_table_hash(
-            mapping.cuda, addressof(batch), out, pointer))
+            mapping.cuda, batch, out, pointer))
 
     def _device_of(self, views: dict[str, _arrays.View]) -> int:
         """That of all views; the table's, or the CPU."""
-        found = {view.device for view in views.values()}
-        if len(found) == 1:
-            device, = found
-            if device in (CPU, self.device):
+        device = next(iter(views.values())).device
+        if device == CPU or device == self.device:
+            for view in views.values():
+                if view.device != device:
+                    break
+            else:
                 return device
         places = ", ".join(
             f"{name} on " + ("the CPU" if view.device == CPU else
@@ -451,13 +452,11 @@ class Table:
 
     def _launch(self, stream: Any, call: Callable[[int], int | None]) -> None:
         """With the table's device current."""
-        pointer = _arrays.stream_pointer(stream, self.device)
-        module = _arrays.torch()
-        if module is None or not module.cuda.is_initialized() or \
-                module.cuda.current_device() == self.device:
+        pointer, guard = _arrays.launching(stream, self.device)
+        if guard is None:
             _library.check(call(pointer) or 0)
             return
-        with module.cuda.device(self.device):
+        with guard:
             _library.check(call(pointer) or 0)
 
     # ---- lookup ----
@@ -523,8 +522,7 @@ class Table:
         params = lookup_params(ids, background)
         self._launch(stream, lambda pointer:
                      _library.cuda().cuda_table_lookup(
-                         mapping.cuda, index, addressof(params), out.pointer,
-                         pointer))
+                         mapping.cuda, index, params, out.pointer, pointer))
 
     def gather(self, *, slots: int = 0, max_rows: int = 0,
                timeout_ms: int = 0, prefetch: int = 0) -> Gather:
@@ -622,15 +620,14 @@ class Table:
         return self.device
 
 
-def lookup_params(ids: _arrays.View, background: bool
-                  ) -> _abi.CudaLookupParams:
-    return _abi.CudaLookupParams(
-        ids.pointer, *ids.strides, ids.shape[0],
-        _abi.Grid(0, _abi.BACKGROUND if background else _abi.FOREGROUND))
+_pack_lookup_params = _abi.packer(_abi.CudaLookupParams).pack
 
 
-def _given(array: Any, name: str, convert: Callable[[Any, str], Any]) -> Any:
-    return None if array is None else convert(array, name)
+def lookup_params(ids: _arrays.View, background: bool) -> bytes:
+    """struct engram_cuda_lookup_params."""
+    return _pack_lookup_params(
+        ids.pointer, *ids.strides, ids.shape[0], 0,
+        _abi.BACKGROUND if background else _abi.FOREGROUND)
 
 
 def _positions(positions: Any, like: Any, tokens: int) -> Any:
