@@ -15,7 +15,7 @@ import engram_client
 import engramd
 import sparse_checkpoint
 from python_setting import LAYERS, ROOT, start
-from engram_client import Client, errors, progress
+from engram_client import Client, errors, progress, types
 
 HELLO = {"jsonrpc": "2.0", "method": "hello", "params": {
     "product": "engramd", "version": "0.1.0", "boot_epoch": "00000000000000ff",
@@ -75,6 +75,52 @@ def test_cancelled(own_sidecar):
             with pytest.raises(errors.Canceled):
                 client.wait(job)
             canceller.join()
+
+
+def test_load_follows_one_that_runs(own_sidecar):
+    """What engramd loads at its start, or somebody else, is as good."""
+    own_sidecar.stop()
+    for table in own_sidecar.config["tables"]:
+        table["load"] = "start"
+    own_sidecar.config["loader"]["bytes_per_second"] = "4MiB"
+    own_sidecar.write_config()
+    own_sidecar.start()
+    seen = []
+    with Client(own_sidecar.socket) as client:
+        running = client.load("big", wait=False)
+        assert running["kind"] == "load" and running["state"] == "running"
+        # one on terms of its own may be another
+        terms = {"checkpoint": client.table("big")["checkpoint"]}
+        own = client.load("own", wait=False, **terms)
+        with pytest.raises(errors.Busy) as caught:
+            client.load("own", **terms)
+        assert caught.value.job == own["job"]
+        client.cancel(own["job"])
+        for other in (client.verify, client.reload, client.unload):
+            with pytest.raises(errors.Busy):
+                other("big")
+        canceller = threading.Timer(0.3, client.cancel, [running["job"]])
+        canceller.start()
+        with pytest.raises(errors.Canceled):
+            client.load("big", progress=seen.append)
+        canceller.join()
+        assert {job["job"] for job in seen} == {running["job"]}
+
+
+def test_types_name_what_there_is(client):
+    """types.py has each member that engramd sends, and no other."""
+    def check(kind, value):
+        assert set(value) == set(kind.__annotations__), kind.__name__
+
+    status = client.status()
+    check(types.Status, status)
+    table = client.table("demo")
+    check(types.TableStatus, table)
+    check(types.LayerStatus, table["layers"][0])
+    check(types.Generation, table["generations"][0])
+    job = client.verify("demo")
+    check(types.Job, job)
+    check(types.LayerProgress, job["layers"][0])
 
 
 def test_unload_waits_for_leases_and_busy_names_the_job(own_sidecar):

@@ -139,6 +139,15 @@ def greeting(message: Message) -> dict[str, Any]:
     return params
 
 
+def same_job(method: str, params: Mapping[str, Any], job: Job) -> bool:
+    """Is what runs as good as what was asked for?  A reload may have read the
+    checkpoint before it became what it is now; a load on terms of its own is
+    not that of the configuration."""
+    return job["kind"] == method != "reload" and \
+        job["table"] == params["table"] and \
+        all(value is None for key, value in params.items() if key != "table")
+
+
 def finished(job: Job) -> Job:
     """A job that has ended: itself, or raise its error."""
     if job["state"] == "done":

@@ -217,7 +217,13 @@ class AsyncClient:
 
     async def _job(self, method: str, wait: bool, progress: Progress,
                    **params: Any) -> Job | None:
-        number = (await self.call(method, **params))["job"]
+        try:
+            number = (await self.call(method, **params))["job"]
+        except errors.Busy as busy:
+            number = busy.job
+            if number is None or not _rpc.same_job(
+                    method, params, await self.job(number)):
+                raise
         if number is None:
             return None
         if not wait:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import _rpc
+from . import _rpc, errors
 from ._connection import Connection
 from .progress import reporter
 from .types import Event, Job, Progress, Published, Status, TableStatus
@@ -142,9 +142,11 @@ class Client:
         wait      False: return at once with the job as it begins
         progress  called with the job as it goes; True: a bar or lines
 
-        Returns the job; None when the table was ready already.  Raises what
-        the job failed with: NoSpace (needed, available), CheckpointInvalid,
-        ChecksumMismatch, ...; Busy (job) when it is being loaded.
+        Returns the job, that of somebody else if the table is being loaded
+        as configured; None when it was ready already.  Raises what the job
+        failed with: NoSpace (needed, available), CheckpointInvalid,
+        ChecksumMismatch, ...; Busy (job) while anything else is done with the
+        table.
         """
         return self._job("load", wait, progress, table=table, **params)
 
@@ -195,7 +197,13 @@ class Client:
 
     def _job(self, method: str, wait: bool, progress: Progress,
              **params: Any) -> Job | None:
-        number = self.call(method, **params)["job"]
+        try:
+            number = self.call(method, **params)["job"]
+        except errors.Busy as busy:
+            number = busy.job
+            if number is None or \
+                    not _rpc.same_job(method, params, self.job(number)):
+                raise
         if number is None:
             return None
         return self.wait(number, progress=progress) if wait else \

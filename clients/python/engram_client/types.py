@@ -13,6 +13,7 @@ class LayerStatus(TypedDict):
     dim: int
     bytes: int
     huge_bytes: int | None
+    nodes: list[dict[str, int]] | None
     segment: str
 
 
@@ -74,6 +75,8 @@ class Job(TypedDict, total=False):
     eta_seconds: float | None
     layers: list[LayerProgress]
     age_seconds: float
+    generation: int | None
+    unchanged: bool
     error: dict[str, Any] | None
     not_adopted: str | None
 
@@ -90,6 +93,7 @@ class Status(TypedDict, total=False):
     tables: list[TableStatus]
     jobs: list[Job]
     gather: dict[str, Any] | None
+    metrics: dict[str, str | None] | None
 
 
 class Event(TypedDict):
