@@ -29,6 +29,28 @@ def test_control(sidecar):
     run(ask())
 
 
+def public(kind):
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+def test_both_clients_know_the_same():
+    assert public(AsyncClient) - {"connect"} == public(engram_client.Client)
+
+
+def test_what_the_sidecar_says_of_itself(own_sidecar):
+    async def ask():
+        async with AsyncClient(own_sidecar.socket) as client:
+            with engram_client.Client(own_sidecar.socket) as blocking:
+                assert client.instance == blocking.instance
+                assert client.capabilities == blocking.capabilities
+                assert await client.methods() == blocking.methods()
+                assert await client.config() == blocking.config()
+            await client.shutdown()
+
+    run(ask())
+    assert own_sidecar.wait() == 0
+
+
 def test_load_while_the_loop_goes_on(own_sidecar):
     async def load():
         seen, ticks = [], 0

@@ -167,6 +167,14 @@ class AsyncClient:
     def boot_epoch(self) -> int:
         return int(self._stream.hello["boot_epoch"], 16)
 
+    @property
+    def instance(self) -> str:
+        return str(self._stream.hello["instance"])
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return frozenset(self._stream.hello.get("capabilities", ()))
+
     async def call(self, method: str, **params: Any) -> Any:
         return await self._stream.call(method, params)
 
@@ -178,6 +186,15 @@ class AsyncClient:
 
     async def clients(self) -> list[dict[str, Any]]:
         return (await self.call("clients"))["clients"]
+
+    async def methods(self) -> dict[str, Any]:
+        return await self.call("rpc.discover")
+
+    async def config(self) -> dict[str, Any]:
+        return (await self.call("config.get"))["config"]
+
+    async def shutdown(self, keep: bool = False) -> None:
+        await self.call("shutdown", keep=keep or None)
 
     async def tables(self) -> list[TableStatus]:
         return (await self.call("tables"))["tables"]
