@@ -256,9 +256,11 @@ class Soak:
             pass
 
     def watch(self):
-        """Nothing but reloads, until some more have ended."""
-        want = self.reloads() + self.random.randrange(8)
-        engramd.until(lambda: self.reloads() >= want, "tables are reloaded")
+        """Nothing but reloads, until some more have ended, each in time."""
+        for _ in range(self.random.randrange(8)):
+            before = self.reloads()
+            engramd.until(lambda was=before: self.reloads() > was,
+                          "a table is reloaded")
 
     def reloads(self):
         return sum(count for thread in self.replacing
