@@ -4,15 +4,15 @@
 #include <inttypes.h>
 
 /* Of a label's value with its quotes; of help without. */
-static void put_escaped(FILE *out, const char *text, int quotes)
+static void put_escaped(struct text *out, const char *text, int quotes)
 {
 	for (; *text; text++) {
 		if (*text == '\n')
-			fputs("\\n", out);
+			text_puts(out, "\\n");
 		else if (*text == '\\' || (quotes && *text == '"'))
-			fprintf(out, "\\%c", *text);
+			text_printf(out, "\\%c", *text);
 		else
-			putc(*text, out);
+			text_put(out, text, 1);
 	}
 }
 
@@ -20,38 +20,38 @@ void expose_family(struct exposition *e, const char *name, const char *type,
 		   const char *help)
 {
 	e->name = name;
-	fprintf(e->out, "# HELP %s ", name);
-	put_escaped(e->out, help, 0);
-	fprintf(e->out, "\n# TYPE %s %s\n", name, type);
+	text_printf(&e->out, "# HELP %s ", name);
+	put_escaped(&e->out, help, 0);
+	text_printf(&e->out, "\n# TYPE %s %s\n", name, type);
 }
 
 static void put_name(struct exposition *e, const char *const *labels)
 {
 	char before = '{';
 
-	fputs(e->name, e->out);
+	text_puts(&e->out, e->name);
 	for (; labels && labels[0]; labels += 2) {
-		fprintf(e->out, "%c%s=\"", before, labels[0]);
-		put_escaped(e->out, labels[1], 1);
-		putc('"', e->out);
+		text_printf(&e->out, "%c%s=\"", before, labels[0]);
+		put_escaped(&e->out, labels[1], 1);
+		text_puts(&e->out, "\"");
 		before = ',';
 	}
 	if (before == ',')
-		putc('}', e->out);
+		text_puts(&e->out, "}");
 }
 
 void expose_count(struct exposition *e, const char *const *labels,
 		  uint64_t value)
 {
 	put_name(e, labels);
-	fprintf(e->out, " %" PRIu64 "\n", value);
+	text_printf(&e->out, " %" PRIu64 "\n", value);
 }
 
 void expose_real(struct exposition *e, const char *const *labels, double value)
 {
 	put_name(e, labels);
 	/* bytes of any table come out whole */
-	fprintf(e->out, " %.16g\n", value);
+	text_printf(&e->out, " %.16g\n", value);
 }
 
 void expose_gauge(struct exposition *e, const char *name, const char *help,

@@ -6,12 +6,13 @@
 #define ENGRAMD_EXPOSITION_H
 
 #include <stdint.h>
-#include <stdio.h>
+
+#include "text.h"
 
 #define EXPOSITION_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
 struct exposition {
-	FILE *out;
+	struct text out;
 	const char *name; /* of the family */
 };
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "metrics.h"
 
-#include <stdarg.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "clock.h"
@@ -175,31 +174,19 @@ static void expose_jobs(struct exposition *e, const struct server *server)
 
 /* ---- answers ---- */
 
-/* All of `out`, which is closed; no body without memory. */
-static void finish(FILE *out, struct http_answer *answer)
-{
-	const int failed = ferror(out);
-
-	if (fclose(out) || failed) {
-		free(answer->body);
-		answer->body = NULL;
-	}
-}
-
-static FILE *begin(struct http_answer *answer, int code, const char *type)
+static void finish(struct http_answer *answer, int code, const char *type,
+		   struct text *body)
 {
 	answer->code = code;
 	answer->type = type;
-	return open_memstream(&answer->body, &answer->len);
+	answer->body = text_take(body, &answer->len);
 }
 
 static void answer_metrics(const struct server *server,
 			   struct http_answer *answer)
 {
-	struct exposition e = {.out = begin(answer, 200, EXPOSITION_TYPE)};
+	struct exposition e = {0};
 
-	if (!e.out)
-		return;
 	expose_server(&e, server);
 	expose_memory(&e, server);
 	metrics_tables(&e, server);
@@ -207,23 +194,28 @@ static void answer_metrics(const struct server *server,
 	expose_connections(&e, server);
 	expose_requests(&e, server);
 	metrics_gather(&e, &server->gather);
-	finish(e.out, answer);
+	finish(answer, 200, EXPOSITION_TYPE, &e.out);
 }
 
-static void say(struct http_answer *answer, int code, const char *fmt, ...)
-	ENGRAM_PRINTF(3, 4);
-
-static void say(struct http_answer *answer, int code, const char *fmt, ...)
+/* A sentence, and of which table, or NULL. */
+static void say(struct http_answer *answer, int code, const struct table *table,
+		const char *sentence)
 {
-	FILE *out = begin(answer, code, "text/plain; charset=utf-8");
-	va_list args;
+	struct text body = {0};
 
-	if (!out)
-		return;
-	va_start(args, fmt);
-	vfprintf(out, fmt, args);
-	va_end(args);
-	finish(out, answer);
+	if (table)
+		text_printf(&body, "table \"%s\" is ", table->name);
+	text_printf(&body, "%s\n", sentence);
+	finish(answer, code, "text/plain; charset=utf-8", &body);
+}
+
+static void say_failed(struct http_answer *answer, const struct table *table)
+{
+	char sentence[sizeof(table->error.message) + 16];
+
+	snprintf(sentence, sizeof(sentence), "failed: %s",
+		 table->error.message);
+	say(answer, 503, table, sentence);
 }
 
 static void answer_ready(const struct server *server,
@@ -232,17 +224,15 @@ static void answer_ready(const struct server *server,
 	const struct table *table = not_ready(server);
 
 	if (server->stopping)
-		say(answer, 503, "engramd is stopping\n");
+		say(answer, 503, NULL, "engramd is stopping");
 	else if (table && table->state == ENGRAM_TABLE_FAILED)
-		say(answer, 503, "table \"%s\" is failed: %s\n", table->name,
-		    table->error.message);
+		say_failed(answer, table);
 	else if (table)
-		say(answer, 503, "table \"%s\" is %s\n", table->name,
-		    engram_table_state_name(table->state));
+		say(answer, 503, table, engram_table_state_name(table->state));
 	else if (!server->started)
-		say(answer, 503, "engramd is starting\n");
+		say(answer, 503, NULL, "engramd is starting");
 	else
-		say(answer, 200, "ready\n");
+		say(answer, 200, NULL, "ready");
 }
 
 static void on_get(void *ctx, const char *path, struct http_answer *answer)
@@ -250,7 +240,7 @@ static void on_get(void *ctx, const char *path, struct http_answer *answer)
 	if (!strcmp(path, "/metrics"))
 		answer_metrics(ctx, answer);
 	else if (!strcmp(path, "/healthz"))
-		say(answer, 200, "live\n");
+		say(answer, 200, NULL, "live");
 	else if (!strcmp(path, "/readyz"))
 		answer_ready(ctx, answer);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What there is to tell of gathering; nothing where it is off. */
 #include <stddef.h>
+#include <stdio.h>
 
 #include "metrics.h"
 

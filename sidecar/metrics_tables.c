@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What there is to tell of tables, each with its name. */
+#include <stdio.h>
+
 #include "figures.h"
 #include "metrics.h"
 #include "views.h"

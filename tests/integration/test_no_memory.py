@@ -10,6 +10,7 @@ import pytest
 
 import engramd
 from test_gather import attach, open_ring, ring_file
+from test_metrics import address, connect, parse, read_all, scrape, split
 
 PRELOAD = engramd.BUILD / "tests" / "fail_malloc.so"
 LIMIT = 2000  # allocations of one request; there are far fewer
@@ -40,7 +41,8 @@ def starved(make, checkpoint, tmp_path, monkeypatch):
     monkeypatch.setenv("FAIL_MALLOC_FILE", str(path))
     monkeypatch.setenv("LD_PRELOAD", str(PRELOAD))
     sidecar = make([{"name": "demo", "checkpoint": str(checkpoint),
-                     "load": "on_demand"}], memory={"lock": "off"})
+                     "load": "on_demand"}], memory={"lock": "off"},
+                   metrics={"listen": "127.0.0.1:0"})
     monkeypatch.undo()
     sidecar.client().load("demo")
     return sidecar, countdown
@@ -101,6 +103,41 @@ def test_request(starved, method, params):
     client = sidecar.clients[0]
     assert client.table("demo")["leases"] == 0
     assert client.table("demo")["state"] == "ready"
+
+
+@pytest.mark.parametrize("path, code", [
+    ("/metrics", 200), ("/readyz", 200), ("/nowhere", 404)])
+def test_http(starved, path, code):
+    """An answer is whole, or there is none."""
+    sidecar, countdown = starved
+    where = address(sidecar)
+    engramd.until(lambda: sidecar.connections() == 1, "only the fixture's")
+    before = sidecar.fd_count()
+    families = scrape(where).keys()
+    for n in range(1, LIMIT):
+        countdown.set(n)
+        try:
+            with connect(where) as sock:
+                sock.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+                answer = read_all(sock)
+        except (BrokenPipeError, ConnectionResetError):
+            answer = b""
+        met = countdown.get() == 0
+        countdown.set(0)
+        if answer:
+            got, fields, body = split(answer)
+            assert got == code
+            assert len(body) == int(fields["Content-Length"])
+            if path == "/metrics":
+                assert parse(body.decode())[0].keys() == families
+        if not met:
+            assert answer
+            break
+        sidecar.ping()
+    else:
+        raise AssertionError(f"more than {LIMIT} allocations")
+    assert n > 5  # some did fail
+    engramd.until(lambda: sidecar.fd_count() <= before, "all are closed")
 
 
 def open_and_close(client, lease, fd):
