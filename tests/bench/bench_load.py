@@ -60,6 +60,10 @@ def parser():
                                       "directory)")
     result.add_argument("--ramdisk", default="/dev/shm",
                         help="a tmpfs (%(default)s)")
+    result.add_argument("--ways", nargs="+", metavar="WAY",
+                        help="of drive: preadv, mmap, mmap_threads, "
+                             "safetensors, preadv_full, mmap_full, engramd, "
+                             "engramd_checked (all)")
     result.add_argument("--gib", type=float,
                         help="size of the table (4; with --quick 0.05)")
     result.add_argument("--ramdisk-gib", type=float,
@@ -160,6 +164,11 @@ def rates(samples):
             "max": max(values), "samples": values}
 
 
+def of_limit(samples):
+    return drive.share([x["bytes"] / x["seconds"] for x in samples],
+                       [x["limit"] for x in samples])
+
+
 def safetensors(files):
     """A sample, or why there is none."""
     for module in "safetensors", "torch":
@@ -197,6 +206,7 @@ def measure_drive(args, work):
     pause = functools.partial(rest, files, 2 * gib)
     limit.find(pause)
     samples, limits, skipped = {name: [] for name in ways}, [], {}
+    ways = {name: ways[name] for name in args.ways or ways}
     for turn in range(args.repeat or (1 if args.quick else 5)):
         shift = turn % len(ways)
         names = list(ways)
@@ -208,25 +218,26 @@ def measure_drive(args, work):
                 skipped[name] = one
                 continue
             limits.append(before)
-            one["of_limit"] = one["bytes"] / one["seconds"] / before
+            one["limit"] = before
             samples[name].append(one)
-            print(f"{name:16} {one['bytes'] / one['seconds'] / 1e9:7.3f} GB/s"
-                  f"  {one['of_limit'] * 100:5.1f} % of the drive's "
-                  f"{before / 1e9:.3f}", flush=True)
+            rate = one["bytes"] / one["seconds"]
+            print(f"{name:16} {rate / 1e9:7.3f} GB/s; just before it",
+                  ", ".join(f"{tool} {x / 1e9:.3f}"
+                            for tool, x in before.items()), flush=True)
     engramd.stop()
     checked.stop()
     shutil.rmtree(checkpoint)
     for name, why in skipped.items():
         print(f"{name:16} skipped: {why}")
+    tool = drive.fastest(limits)
+    best = [x[tool] for x in limits]
     return {
         "gib": gib,
         "settings": [{"rate": rate, "setting": setting}
                           for rate, setting in limit.tried],
-        "limit": {"median": statistics.median(limits), "min": min(limits),
-                  "max": max(limits)},
-        "ways": {name: {**rates(x),
-                        "of_limit": statistics.median(y["of_limit"]
-                                                      for y in x)}
+        "limit": {"tool": tool, "median": statistics.median(best),
+                  "min": min(best), "max": max(best)},
+        "ways": {name: {**rates(x), "of_limit": of_limit(x)}
                  for name, x in samples.items() if x},
         "skipped": skipped, "loader": engramd.report}
 
@@ -277,13 +288,11 @@ def measure_curve(args, work):
         shutil.rmtree(checkpoint)
         table = rounds[0]["bytes"] / GIB
         seconds = statistics.median(x["seconds"] for x in rounds) / table
-        of_limit = statistics.median(
-            x["bytes"] / x["seconds"] / x["limit"] for x in rounds)
         result.append({"gib": table, "seconds_per_gib": seconds,
-                       "of_limit": of_limit, "rounds": rounds,
+                       "of_limit": of_limit(rounds), "rounds": rounds,
                        "loader": engramd.report})
         print(f"{table:6.2f} GiB  {seconds:.3f} s a GiB  "
-              f"{of_limit * 100:.1f} % of the drive", flush=True)
+              f"{result[-1]['of_limit'] * 100:.1f} % of the drive", flush=True)
     return result
 
 

@@ -8,6 +8,7 @@ than many take at once.  The fastest of several settings of each is the limit.
 import json
 import pathlib
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -112,9 +113,25 @@ class Drive:
         return max(self.tried)[0]
 
     def limit(self, before=lambda: None):
-        """By the fastest of them."""
-        rates = []
+        """Bytes a second by tool."""
+        rates = {}
         for setting in self.settings:
             before()
-            rates.append(self.read(setting))
-        return max(rates)
+            rates[setting[0]] = self.read(setting)
+        return rates
+
+
+def share(rates, limits):
+    """Of the drive's limit: what is read in each round beside what each tool
+    got just before it.  The median over the rounds, beside the fastest tool:
+    not beside the luckier one of each round, which would make a limit of the
+    drive's noise."""
+    return min(statistics.median(rate / limit[tool]
+                                 for rate, limit in zip(rates, limits))
+               for tool in limits[0])
+
+
+def fastest(limits):
+    """The tool that is, by its median."""
+    return max(limits[0], key=lambda tool: statistics.median(
+        limit[tool] for limit in limits))

@@ -95,7 +95,13 @@ def test_the_fastest_of_each_tool_stays(monkeypatch):
     assert len(pauses) == len(drive.DD) + len(drive.RAW)
     assert sorted(found.settings) == sorted(rates)
     rates["raw", 16] = 9
-    assert found.limit() == 9
+    assert found.limit() == {"dd": 5, "raw": 9}
+
+
+def test_share_is_of_the_tool_that_is_faster():
+    limits = [{"dd": 4, "raw": 8}, {"dd": 16, "raw": 10}, {"dd": 4, "raw": 10}]
+    assert drive.share([4, 8, 5], limits) == 0.5  # of 8, 10 and 10
+    assert drive.fastest(limits) == "raw"
 
 
 def test_dd_where_there_is_no_fio(tmp_path):
