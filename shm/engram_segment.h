@@ -182,8 +182,8 @@ enum engram_numa {
 	ENGRAM_NUMA_LOCAL = 0,	    /* as the kernel does by itself */
 	ENGRAM_NUMA_BIND = 1,	    /* these nodes and no others */
 	ENGRAM_NUMA_INTERLEAVE = 2, /* these in turn, each 2 MiB */
-	ENGRAM_NUMA_REPLICATE = 3,  /* for engramd, which makes several
-				     * segments; as LOCAL for one */
+	ENGRAM_NUMA_REPLICATE = 3,  /* one copy on each of these: for engramd,
+				     * which makes a segment for each, BIND */
 	ENGRAM_NUMA_PREFER = 4	    /* one node, others once it is full */
 };
 
@@ -193,7 +193,7 @@ struct engram_backing {
 	enum engram_huge huge;
 	uint64_t memfd_page; /* of hugetlb, for memfd; 0: ordinary memory */
 	enum engram_numa numa;
-	uint64_t nodes; /* bit n: node n.  BIND, INTERLEAVE, PREFER */
+	uint64_t nodes; /* bit n: node n.  All but LOCAL */
 	/* Where memfds have names that outlive this process, or NULL: what is
 	 * said below of names goes for them, too. */
 	struct engram_keeper *keeper;
@@ -211,6 +211,11 @@ int engram_instance_valid(const char *name);
 /* "engramd.<instance>.<table>.<layer>.g<generation>" into out[256]. */
 void engram_segment_name(char out[256], const char *instance, const char *table,
 			 int32_t layer_id, uint64_t generation);
+/* The same of one of several copies, with ".n<node>" behind it; `replica` as in
+ * struct engram_segment_spec. */
+void engram_segment_copy_name(char out[256], const char *instance,
+			      const char *table, int32_t layer_id,
+			      uint64_t generation, uint32_t replica);
 
 /* Room left in the backing, in bytes; ENGRAM_EUNSUPPORTED for memfd, which
  * has no limit of its own. */
@@ -232,6 +237,9 @@ struct engram_segment_spec {
 	const char *instance;
 	const char *table;
 	uint64_t generation;
+	/* 0: the only copy; else one of several, and 1 + the node of memory
+	 * that it is for, which its name tells. */
+	uint32_t replica;
 	/* geometry, hash parameters: taken from these fields of `head`:
 	 * layer_id .. tensor_scale, rows, min_ngram .. prime_seed,
 	 * cut_ids */
@@ -447,9 +455,10 @@ struct engram_segment_entry {
 	char table[ENGRAM_NAME_MAX + 1];
 	int32_t layer_id;
 	uint64_t generation;
-	uint64_t bytes; /* memory it takes (st_blocks), not its length */
-	int temporary;	/* never published */
-	int control;	/* it is a control page, not a segment */
+	uint32_t replica; /* as in struct engram_segment_spec */
+	uint64_t bytes;	  /* memory it takes (st_blocks), not its length */
+	int temporary;	  /* never published */
+	int control;	  /* it is a control page, not a segment */
 };
 
 /* List the names that belong to `instance`, or to any with NULL.

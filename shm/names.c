@@ -30,11 +30,22 @@ int engram_instance_valid(const char *name)
 	return engram_name_valid(name) && !strchr(name, '.');
 }
 
+void engram_segment_copy_name(char out[256], const char *instance,
+			      const char *table, int32_t layer_id,
+			      uint64_t generation, uint32_t replica)
+{
+	int len = snprintf(out, 256, "engramd.%s.%s.%" PRId32 ".g%" PRIu64,
+			   instance, table, layer_id, generation);
+
+	if (replica && len > 0 && len < 256)
+		snprintf(out + len, 256 - (size_t)len, ".n%" PRIu32,
+			 replica - 1);
+}
+
 void engram_segment_name(char out[256], const char *instance, const char *table,
 			 int32_t layer_id, uint64_t generation)
 {
-	snprintf(out, 256, "engramd.%s.%s.%" PRId32 ".g%" PRIu64, instance,
-		 table, layer_id, generation);
+	engram_segment_copy_name(out, instance, table, layer_id, generation, 0);
 }
 
 void control_page_name(char out[256], const char *instance)
@@ -83,7 +94,7 @@ int segment_name_parse(const char *name, struct engram_segment_entry *out)
 	static const char prefix[] = "engramd.", control[] = ".ctl";
 	static const char temporary[] = SEGMENT_TEMPORARY;
 	const char *begin = name + sizeof(prefix) - 1, *dot, *end;
-	uint64_t layer, generation;
+	uint64_t layer, generation, node;
 
 	memset(out, 0, sizeof(*out));
 	if (strlen(name) >= sizeof(out->name) ||
@@ -105,6 +116,9 @@ int segment_name_parse(const char *name, struct engram_segment_entry *out)
 		out->temporary = 1;
 		end -= sizeof(temporary) - 1;
 	}
+	/* What ends in a generation has no node behind it. */
+	if (cut_number(dot, &end, ".n", ENGRAM_NODES - 1, &node))
+		out->replica = (uint32_t)node + 1;
 	if (!cut_number(dot, &end, ".g", UINT64_MAX, &generation) ||
 	    !cut_number(dot, &end, ".", INT32_MAX, &layer) ||
 	    !copy_name(out->table, dot + 1, end, engram_name_valid))

@@ -24,7 +24,7 @@ static int policy_mode(enum engram_numa numa)
 	case ENGRAM_NUMA_INTERLEAVE:
 		return MPOL_INTERLEAVE;
 	case ENGRAM_NUMA_LOCAL:
-	case ENGRAM_NUMA_REPLICATE:
+	case ENGRAM_NUMA_REPLICATE: /* one segment is on one node */
 	default:
 		return MPOL_DEFAULT;
 	}

@@ -59,7 +59,7 @@ int segment_path(char out[SEGMENT_PATH_MAX],
 		 const struct engram_backing *backing, const char *name);
 
 void control_page_name(char out[256], const char *instance);
-/* Fills name, instance, table, layer_id, generation, temporary, control. */
+/* Fills all of the entry but bytes. */
 int segment_name_parse(const char *name, struct engram_segment_entry *out);
 
 #endif

@@ -387,7 +387,7 @@ enum engram_status engram_segment_open(const struct engram_backing *backing,
 		engram_error_set(err, ENGRAM_EINVAL,
 				 "\"%s\" is not the name of a segment", name);
 		engram_error_fix(err, "names are engramd.<instance>.<table>."
-				      "<layer>.g<generation>");
+				      "<layer>.g<generation>[.n<node>]");
 		return ENGRAM_EINVAL;
 	}
 	if (backing->kind == ENGRAM_BACKING_MEMFD && backing->keeper) {

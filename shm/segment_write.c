@@ -216,8 +216,9 @@ enum engram_status segment_begin_header(const struct engram_segment_spec *spec,
 void segment_set_names(struct engram_segment_writer *w,
 		       const struct engram_segment_spec *spec)
 {
-	engram_segment_name(w->name, spec->instance, spec->table,
-			    spec->head.layer_id, spec->generation);
+	engram_segment_copy_name(w->name, spec->instance, spec->table,
+				 spec->head.layer_id, spec->generation,
+				 spec->replica);
 	snprintf(w->temporary, sizeof(w->temporary), "%.250s%s", w->name,
 		 SEGMENT_TEMPORARY);
 }

@@ -32,6 +32,30 @@ static void test_valid(void)
 		      !engram_instance_valid(bad[i]));
 }
 
+static void round_trip(const char *instance, const char *table, int32_t layer,
+		       uint64_t generation, uint32_t replica)
+{
+	char name[256], temporary[512];
+	struct engram_segment_entry e;
+
+	engram_segment_copy_name(name, instance, table, layer, generation,
+				 replica);
+	CHECK(segment_name_parse(name, &e));
+	CHECK_STR(e.name, name);
+	CHECK_STR(e.instance, instance);
+	CHECK_STR(e.table, table);
+	CHECK(e.layer_id == layer);
+	CHECK(e.generation == generation);
+	CHECK(e.replica == replica);
+	CHECK(!e.temporary && !e.control);
+	snprintf(temporary, sizeof(temporary), "%s.tmp", name);
+	CHECK(segment_name_parse(temporary, &e));
+	CHECK_STR(e.table, table);
+	CHECK(e.generation == generation);
+	CHECK(e.replica == replica);
+	CHECK(e.temporary && !e.control);
+}
+
 /* Tables that look like the parts around them are still told apart. */
 static void test_round_trip(void)
 {
@@ -40,36 +64,22 @@ static void test_round_trip(void)
 		"a",	  "1",	  "g1",
 		"a.1.g2", "1.g1", "x.tmp",
 		"tmp",	  "ctl",  "deepseek-v4.1-flash",
-		A63};
+		"a.n1",	  A63};
 	static const int32_t layers[] = {0, 1, 14, INT32_MAX};
 	static const uint64_t generations[] = {1, 9, 10,
 					       UINT64_C(9999999999999999999)};
-	char name[256], temporary[512];
-	struct engram_segment_entry e;
-	size_t i, t, l, g;
+	static const uint32_t replicas[] = {0, 1, 2, ENGRAM_NODES};
+	size_t i, t, l, g, r;
 
 	for (i = 0; i < 4; i++)
 		for (t = 0; t < sizeof(tables) / sizeof(*tables); t++)
 			for (l = 0; l < 4; l++)
-				for (g = 0; g < 4; g++) {
-					engram_segment_name(
-						name, instances[i], tables[t],
-						layers[l], generations[g]);
-					CHECK(segment_name_parse(name, &e));
-					CHECK_STR(e.name, name);
-					CHECK_STR(e.instance, instances[i]);
-					CHECK_STR(e.table, tables[t]);
-					CHECK(e.layer_id == layers[l]);
-					CHECK(e.generation == generations[g]);
-					CHECK(!e.temporary && !e.control);
-					snprintf(temporary, sizeof(temporary),
-						 "%s.tmp", name);
-					CHECK(segment_name_parse(temporary,
-								 &e));
-					CHECK_STR(e.table, tables[t]);
-					CHECK(e.generation == generations[g]);
-					CHECK(e.temporary && !e.control);
-				}
+				for (g = 0; g < 4; g++)
+					for (r = 0; r < 4; r++)
+						round_trip(instances[i],
+							   tables[t], layers[l],
+							   generations[g],
+							   replicas[r]);
 }
 
 static void test_control_name(void)
@@ -127,6 +137,12 @@ static void test_hostile(void)
 		"engramd." A63 "a.b.1.g1",
 		"engramd.a." A63 "a.1.g1",
 		"engramd.a.b.1.g1.",
+		"engramd.a.b.1.g1.n",
+		"engramd.a.b.1.g1.n64",
+		"engramd.a.b.1.g1.n01",
+		"engramd.a.b.1.g1.n-1",
+		"engramd.a.b.1.g1.n1.n1",
+		"engramd.a.b.1.n1",
 		".tmp",
 		"engramd.tmp",
 		"engramd.a.tmp",
