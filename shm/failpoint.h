@@ -47,6 +47,9 @@
 	X(load_filled, sidecar)	  /* all layers are */                        \
 	X(load_checked, sidecar)  /* all layers are read back */              \
 	X(load_locked, sidecar)                                               \
+	X(copy_begin, sidecar)	/* a layer's copy for another node is made */ \
+	X(copy_done, sidecar)	/* it is filled and read back */              \
+	X(copy_mended, sidecar) /* what was adopted has all its copies */     \
 	/* publishing */                                                      \
 	X(segment_ready, sidecar)  /* the header says so, there is no name */ \
 	X(segment_linked, sidecar) /* both names are there */                 \

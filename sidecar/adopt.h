@@ -14,9 +14,10 @@ bool adopt_has_left(const struct engram_backing *backing, const char *instance,
 
 /*
  * The newest generation of the table of which every layer is there and equal
- * to its spec, or NULL; whatever else was left of the table is removed, so
- * that there is room for a load, and *refused says what was wrong with the
- * newest (ENGRAM_OK: nothing was left).  Records are not read.
+ * to its spec, or NULL; of one with several copies, in one of them at least
+ * (load_mend makes the others).  Whatever else was left of the table is
+ * removed, so that there is room for a load, and *refused says what was wrong
+ * with the newest (ENGRAM_OK: nothing was left).  Records are not read.
  *
  * An error when memory or descriptors ran out, which is no fault of what was
  * left: all of it stays, for another try.

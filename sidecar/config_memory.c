@@ -17,7 +17,8 @@ static const char *const lock_names[] = {"try", "require", "off", NULL};
 static const char *const adopt_names[] = {"verify", "background", "trust",
 					  "off", NULL};
 /* In the order of enum engram_numa. */
-static const char *const numa_names[] = {"local", "bind", "interleave", NULL};
+static const char *const numa_names[] = {"local", "bind", "interleave",
+					 "replicate", NULL};
 
 /* Where files in memory are: any tmpfs, or a mount of hugetlbfs. */
 static void read_backing_path(struct json_view *v,
@@ -103,8 +104,8 @@ static void read_numa(struct json_view *v, struct engram_backing *backing)
 	backing->nodes = read_nodes(v);
 	if (backing->nodes && backing->numa == ENGRAM_NUMA_LOCAL)
 		config_fault(v, "numa_nodes",
-			     "set \"numa\" to \"bind\" or \"interleave\", or "
-			     "remove them",
+			     "set \"numa\" to \"bind\", \"interleave\" or "
+			     "\"replicate\", or remove them",
 			     "are not for \"local\" memory");
 }
 

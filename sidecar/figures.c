@@ -20,7 +20,16 @@ static struct figures make(uint64_t total, uint64_t done, uint64_t begin,
 
 static bool is_checking(const struct job *job)
 {
-	return atomic_load(&job->phase) == JOB_CHECKING;
+	const int phase = atomic_load(&job->phase);
+
+	return phase == JOB_CHECKING || phase == JOB_COPYING;
+}
+
+static uint64_t total_of(const struct job *job, uint64_t bytes)
+{
+	const uint32_t copies = atomic_load(&job->progress.copies);
+
+	return is_checking(job) && copies ? bytes * copies : bytes;
 }
 
 struct figures figures_of_job(const struct job *job)
@@ -29,7 +38,7 @@ struct figures figures_of_job(const struct job *job)
 	const bool running = job->state == JOB_RUNNING;
 
 	/* A load reads all, then verifies all. */
-	return make(atomic_load(&p->bytes_total),
+	return make(total_of(job, atomic_load(&p->bytes_total)),
 		    is_checking(job) ? atomic_load(&p->bytes_verified)
 				     : atomic_load(&p->bytes_done),
 		    atomic_load(&job->phase_start_ns),
@@ -41,7 +50,7 @@ struct figures figures_of_layer(const struct job *job, uint32_t i)
 	const struct loader_layer_progress *p = &job->progress.layers[i];
 	const struct loader_span *span =
 		is_checking(job) ? &p->verifying : &p->reading;
-	const uint64_t total = atomic_load(&p->bytes_total);
+	const uint64_t total = total_of(job, atomic_load(&p->bytes_total));
 	const uint64_t done = is_checking(job) ? atomic_load(&p->bytes_verified)
 					       : atomic_load(&p->bytes_done);
 	const bool running = job->state == JOB_RUNNING;

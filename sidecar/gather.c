@@ -91,8 +91,11 @@ static void unbind(struct gather *gather, struct gather_ring *ring, uint32_t at)
 static struct gather_binding *binding_new(const struct gather *gather,
 					  struct lease *lease)
 {
-	struct gather_binding *b = calloc(
-		1, sizeof(*b) + lease->num_layers * sizeof(b->layers[0]));
+	const struct generation *gen = lease->gen;
+	struct gather_binding *b =
+		calloc(1, sizeof(*b) + gen->num_copies * lease->num_layers *
+					       sizeof(b->layers[0]));
+	uint32_t i, copy, at = 0;
 
 	if (!b)
 		return NULL;
@@ -105,15 +108,20 @@ static struct gather_binding *binding_new(const struct gather *gather,
 	b->generation = lease->gen->number;
 	b->gen = lease->gen;
 	b->num_layers = lease->num_layers;
-	for (uint32_t i = 0; i < lease->num_layers; i++) {
-		const struct generation_layer *layer =
-			&lease->gen->layers[lease->layers[i].index];
-		const struct engram_shard *shard = &lease->layers[i].shard;
+	b->nearest = gen->num_copies > 1 ? gen->nearest : NULL;
+	for (copy = 0; copy < gen->num_copies; copy++)
+		for (i = 0; i < lease->num_layers; i++, at++) {
+			const struct generation_layer *layer = &generation_copy(
+				gen,
+				copy)[lease->layers[i].index % gen->num_layers];
+			const struct engram_shard *shard =
+				&lease->layers[i].shard;
 
-		b->layers[i].layer_id = layer->layer_id;
-		generation_layer_rows(layer, shard->row_begin, shard->row_end,
-				      &b->layers[i].rows);
-	}
+			b->layers[at].layer_id = layer->layer_id;
+			generation_layer_rows(layer, shard->row_begin,
+					      shard->row_end,
+					      &b->layers[at].rows);
+		}
 	generation_get(b->gen);
 	return b;
 }

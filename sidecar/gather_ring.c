@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gather_ring.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "clock.h"
+#include "engram_segment.h"
 #include "engram_stage.h"
 
 /* So many units of a large batch for each thread, if there are rows enough: one
@@ -255,17 +257,30 @@ enum gather_claimed gather_claim(struct gather_ring *ring, uint32_t slot,
 
 /* ---- copying ---- */
 
+/* Of the copies of a table, the one nearest to the core that we run on. */
+static uint32_t copy_here(const struct gather_binding *b)
+{
+	unsigned int core, node;
+
+	if (!b->nearest || getcpu(&core, &node) || node >= ENGRAM_NODES)
+		return 0;
+	return b->nearest[node];
+}
+
 /* The rows that a post asks for; NULL if the ring is not bound to them.  Until
  * the end of the thread's pass they stay. */
 static const struct engram_rows *find_rows(const struct gather_ring *ring,
 					   const struct engram_ring_post *post)
 {
+	uint32_t first;
+
 	for (uint32_t i = 0; i < GATHER_BINDINGS; i++) {
 		struct gather_binding *b = atomic_load(&ring->bindings[i]);
 
 		if (!b || (uint32_t)b->generation != post->generation)
 			continue;
-		for (uint32_t l = 0; l < b->num_layers; l++)
+		first = copy_here(b) * b->num_layers;
+		for (uint32_t l = first; l < first + b->num_layers; l++)
 			if (b->layers[l].layer_id == post->layer_id)
 				return &b->layers[l].rows;
 	}

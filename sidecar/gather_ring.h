@@ -39,11 +39,14 @@ struct gather_binding {
 	/* the loop's: the generation that it holds, and how it leaves */
 	struct generation *gen;
 	struct gather_leaving *leaving;
+	/* For each node of memory the copy that threads there read, or NULL:
+	 * there is one. */
+	const uint8_t *nearest;
 	uint32_t num_layers;
 	struct {
 		int32_t layer_id;
 		struct engram_rows rows; /* of the lease's rank */
-	} layers[];
+	} layers[]; /* of all copies: [copies][num_layers] */
 };
 
 /* What has been taken and done of the last batch of a slot: its number in the

@@ -5,34 +5,85 @@
 #include <xxhash.h>
 
 #include "generation.h"
+#include "numa.h"
 #include "spec.h"
 
-struct generation *generation_new(uint64_t number, uint32_t num_layers)
+static void place_copies(struct generation *gen,
+			 const struct engram_backing *backing)
+{
+	const uint64_t nodes =
+		backing->numa == ENGRAM_NUMA_REPLICATE ? backing->nodes : 0;
+	uint32_t i, node, copy = 0;
+
+	if (!nodes)
+		return;
+	for (node = 0; node < ENGRAM_NODES; node++) {
+		const unsigned int near = numa_nearest("", nodes, node);
+
+		gen->nearest[node] = (uint8_t)__builtin_popcountll(
+			nodes & ((UINT64_C(1) << near) - 1));
+		if (!(nodes >> node & 1))
+			continue;
+		for (i = 0; i < gen->num_layers; i++)
+			generation_copy(gen, copy)[i].replica = node + 1;
+		copy++;
+	}
+}
+
+struct generation *generation_new(uint64_t number, uint32_t num_layers,
+				  const struct engram_backing *backing)
 {
 	struct generation *gen = calloc(1, sizeof(*gen));
 	uint32_t i;
 
 	if (!gen)
 		return NULL;
-	gen->layers = calloc(num_layers, sizeof(*gen->layers));
+	gen->num_copies =
+		backing->numa == ENGRAM_NUMA_REPLICATE
+			? (uint32_t)__builtin_popcountll(backing->nodes)
+			: 1;
+	gen->num_segments = gen->num_copies * num_layers;
+	gen->layers = calloc(gen->num_segments, sizeof(*gen->layers));
 	if (!gen->layers) {
 		free(gen);
 		return NULL;
 	}
 	gen->number = number;
 	gen->num_layers = num_layers;
-	for (i = 0; i < num_layers; i++) {
+	for (i = 0; i < gen->num_segments; i++) {
 		gen->layers[i].fd = -1;
 		atomic_init(&gen->layers[i].huge_bytes, UINT64_MAX);
 	}
+	place_copies(gen, backing);
 	return gen;
+}
+
+struct generation_layer *generation_copy(const struct generation *gen,
+					 uint32_t copy)
+{
+	return &gen->layers[copy * gen->num_layers];
+}
+
+struct generation_layer *generation_whole(const struct generation *gen)
+{
+	uint32_t copy, i;
+
+	for (copy = 0; copy < gen->num_copies; copy++) {
+		struct generation_layer *layers = generation_copy(gen, copy);
+
+		for (i = 0; i < gen->num_layers && layers[i].writer; i++)
+			;
+		if (i == gen->num_layers)
+			return layers;
+	}
+	return NULL;
 }
 
 void generation_release(struct generation *gen, bool leave)
 {
 	uint32_t i;
 
-	for (i = 0; i < gen->num_layers; i++) {
+	for (i = 0; i < gen->num_segments; i++) {
 		struct generation_layer *layer = &gen->layers[i];
 
 		if (layer->fd >= 0)
@@ -73,19 +124,23 @@ void generation_leave(struct generation *gen)
 enum engram_status generation_identify(struct generation *gen,
 				       struct engram_error *err)
 {
+	const struct generation_layer *whole = generation_whole(gen);
 	uint64_t ids[ENGRAM_LAYERS_MAX][2];
+	enum engram_status status = ENGRAM_OK;
 	XXH128_hash_t hash;
 	uint32_t i;
 
-	for (i = 0; i < gen->num_layers; i++) {
+	for (i = 0; i < gen->num_segments && !status; i++) {
 		struct generation_layer *layer = &gen->layers[i];
-		enum engram_status status =
-			engram_segment_reopen(layer->writer, &layer->fd, err);
 
-		if (status)
-			return status;
-		memcpy(ids[i], layer->header->content_id, sizeof(ids[i]));
+		if (layer->writer && layer->fd < 0)
+			status = engram_segment_reopen(layer->writer,
+						       &layer->fd, err);
 	}
+	if (status)
+		return status;
+	for (i = 0; i < gen->num_layers; i++)
+		memcpy(ids[i], whole[i].header->content_id, sizeof(ids[i]));
 	hash = XXH3_128bits(ids, gen->num_layers * sizeof(ids[0]));
 	gen->content_id[0] = hash.low64;
 	gen->content_id[1] = hash.high64;

@@ -17,6 +17,7 @@
 
 struct generation_layer {
 	int32_t layer_id;
+	uint32_t replica; /* as in struct engram_segment_spec */
 	struct engram_segment_writer *writer;
 	const struct engram_segment_header *header; /* in the mapping */
 	int fd; /* read-only, what clients get; -1 before it is published */
@@ -31,8 +32,14 @@ struct table_spec;
 
 struct generation {
 	uint64_t number;
+	/* All layers, of one copy after the other: [num_copies][num_layers].
+	 * What is said of a layer is said of the first copy's. */
 	struct generation_layer *layers;
 	uint32_t num_layers;
+	uint32_t num_copies;   /* one for each node, or one in all */
+	uint32_t num_segments; /* num_copies * num_layers */
+	/* For each node of memory, the copy that is nearest. */
+	uint8_t nearest[ENGRAM_NODES];
 	uint64_t bytes;		/* of memory, all segments */
 	uint64_t content_id[2]; /* XXH3-128 of the layers' content ids */
 	_Atomic bool locked;
@@ -48,7 +55,8 @@ struct generation {
 	/* Leases, unsent replies that need the descriptors, and jobs that read
 	 * it.  `idle` is called when the last one goes that is not parked. */
 	unsigned int users;
-	unsigned int leases;   /* of these */
+	unsigned int copy_leases[ENGRAM_NODES]; /* of each copy */
+	unsigned int leases;			/* of these */
 	unsigned int parked;   /* of these: nobody reads by them */
 	uint64_t untracked_ns; /* clock_ns() since when somebody may read it
 				* without a lease: it was adopted, or a lease
@@ -64,7 +72,15 @@ struct generation {
 
 TAILQ_HEAD(generation_list, generation);
 
-struct generation *generation_new(uint64_t number, uint32_t num_layers);
+/* `backing` says how many copies, and for which nodes; NULL without memory. */
+struct generation *generation_new(uint64_t number, uint32_t num_layers,
+				  const struct engram_backing *backing);
+/* The layers of a copy. */
+struct generation_layer *generation_copy(const struct generation *gen,
+					 uint32_t copy);
+/* The first copy of which every layer has a segment, or NULL: some are missing
+ * while a generation is taken over. */
+struct generation_layer *generation_whole(const struct generation *gen);
 /* Let go of every segment, and remove it or, with `leave`, keep what was
  * published for a later engramd to adopt: takes long, never in the loop. */
 void generation_release(struct generation *gen, bool leave);
@@ -74,7 +90,8 @@ void generation_delete(struct generation *gen);
 void generation_free(struct generation *gen);
 void generation_leave(struct generation *gen);
 
-/* The content id of all layers, which are published, and their descriptors. */
+/* The content id of all layers, which are published, and the descriptors of all
+ * segments that are there. */
 enum engram_status generation_identify(struct generation *gen,
 				       struct engram_error *err);
 

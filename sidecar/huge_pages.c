@@ -100,7 +100,7 @@ void huge_pages_measure(struct generation *gen,
 	bool lacking = false;
 	uint32_t i;
 
-	for (i = 0; i < gen->num_layers; i++) {
+	for (i = 0; i < gen->num_segments; i++) {
 		struct generation_layer *layer = &gen->layers[i];
 
 		if (engram_segment_huge(layer->writer, &mapped, &huge, &err) ||
@@ -123,7 +123,7 @@ enum engram_status huge_pages_check(const struct generation *gen,
 
 	if (backing->huge != ENGRAM_HUGE_REQUIRE)
 		return ENGRAM_OK;
-	for (i = 0; i < gen->num_layers; i++) {
+	for (i = 0; i < gen->num_segments; i++) {
 		const uint64_t total = gen->layers[i].header->total_bytes;
 
 		huge = atomic_load(&gen->layers[i].huge_bytes);

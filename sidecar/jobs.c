@@ -26,7 +26,7 @@ const char *job_state_name(enum job_state state)
 const char *job_phase_name(enum job_phase phase)
 {
 	static const char *const names[] = {"reading", "verifying", "waiting",
-					    "freeing"};
+					    "freeing", "copying"};
 
 	return names[phase];
 }

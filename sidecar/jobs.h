@@ -23,7 +23,13 @@ enum job_kind { JOB_LOAD, JOB_UNLOAD, JOB_VERIFY, JOB_RELOAD, JOB_FREE };
 #define JOB_KINDS 5
 enum job_state { JOB_RUNNING, JOB_DONE, JOB_FAILED, JOB_CANCELED };
 #define JOB_STATES 4
-enum job_phase { JOB_READING, JOB_CHECKING, JOB_WAITING, JOB_FREEING };
+enum job_phase {
+	JOB_READING,
+	JOB_CHECKING,
+	JOB_WAITING,
+	JOB_FREEING,
+	JOB_COPYING /* to other nodes, and checking that */
+};
 
 const char *job_kind_name(enum job_kind kind);
 const char *job_state_name(enum job_state state);

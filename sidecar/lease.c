@@ -8,7 +8,8 @@ static enum engram_status set_layer(struct lease *lease, uint32_t at,
 				    const struct lease_terms *terms,
 				    struct engram_error *err)
 {
-	const uint32_t index = terms->layers[at];
+	const uint32_t index =
+		terms->copy * lease->gen->num_layers + terms->layers[at];
 	const struct engram_segment_header *h =
 		lease->gen->layers[index].header;
 
@@ -36,6 +37,7 @@ enum engram_status lease_new(struct client *client, struct table *table,
 	lease->gen = table->current;
 	lease->start_ns = clock_ns();
 	lease->writable = terms->writable;
+	lease->copy = terms->copy;
 	lease->num_layers = terms->num_layers;
 	for (i = 0; i < terms->num_layers; i++) {
 		status = set_layer(lease, i, terms, err);
@@ -47,6 +49,7 @@ enum engram_status lease_new(struct client *client, struct table *table,
 	lease->id = ++client->server->next_lease;
 	generation_get(lease->gen);
 	lease->gen->leases++;
+	lease->gen->copy_leases[lease->copy]++;
 	table_lease(table, 1, lease->writable);
 	LIST_INSERT_HEAD(&client->leases, lease, entry);
 	*out = lease;
@@ -74,6 +77,11 @@ struct lease *lease_of(const struct client *client,
 	return NULL;
 }
 
+int lease_node(const struct lease *lease)
+{
+	return (int)generation_copy(lease->gen, lease->copy)->replica - 1;
+}
+
 void lease_park(struct lease *lease)
 {
 	if (lease->parked)
@@ -89,6 +97,7 @@ void lease_end(struct lease *lease)
 	gather_lease_ended(&lease->client->server->gather, lease);
 	LIST_REMOVE(lease, entry);
 	lease->gen->leases--;
+	lease->gen->copy_leases[lease->copy]--;
 	lease->gen->parked -= lease->parked;
 	table_lease(lease->table, -1, lease->writable);
 	/* Last: it may start the freeing of the table. */

@@ -22,9 +22,10 @@ struct lease {
 	uint64_t start_ns;
 	bool writable; /* it got descriptors that can write */
 	bool parked;   /* nobody reads by it any more */
+	uint32_t copy; /* of the generation's */
 	uint32_t num_layers;
 	struct {
-		uint32_t index; /* into gen->layers */
+		uint32_t index; /* into gen->layers, those of the copy */
 		struct engram_shard shard;
 	} layers[];
 };
@@ -35,6 +36,7 @@ struct lease_terms {
 	uint32_t layers[ENGRAM_LAYERS_MAX];
 	uint32_t num_layers;
 	uint32_t tp_rank, tp_size;
+	uint32_t copy;
 	bool writable;
 };
 
@@ -46,6 +48,8 @@ struct lease *lease_find(const struct client *client, uint64_t id);
 /* Any that it has of that generation, or NULL. */
 struct lease *lease_of(const struct client *client,
 		       const struct generation *gen);
+/* The node of memory that its copy is for, or -1: there is one copy. */
+int lease_node(const struct lease *lease);
 /* Nobody reads by it from here on, nor has rows gathered; it only holds its
  * memory, for the generation that comes to be in it. */
 void lease_park(struct lease *lease);

@@ -42,7 +42,7 @@ static enum engram_status plan_layers(const struct load *load,
 	enum engram_status status;
 	uint32_t i;
 
-	*need = (struct memory_need){.files = checkpoint->num_layers};
+	*need = (struct memory_need){0};
 	for (i = 0; i < checkpoint->num_layers; i++) {
 		struct plan *plan = &plans[i];
 
@@ -65,6 +65,8 @@ static enum engram_status plan_layers(const struct load *load,
 		atomic_store(&progress->layers[i].bytes_total, bytes);
 		records += bytes;
 	}
+	need->bytes *= load->gen->num_copies;
+	need->files = load->gen->num_segments;
 	atomic_store(&progress->bytes_total, records);
 	atomic_store(&progress->num_layers, checkpoint->num_layers);
 	return ENGRAM_OK;
@@ -79,6 +81,11 @@ static enum engram_status check_overwrite(const struct load *load,
 	enum engram_status status = ENGRAM_OK;
 	uint32_t i;
 
+	if (load->gen->num_copies != over->num_copies ||
+	    load->gen->layers[0].replica != over->layers[0].replica)
+		return engram_error_set(err, ENGRAM_EGEOMETRY,
+					"the nodes of memory are not those "
+					"that it has copies on");
 	if (n != over->num_layers)
 		return engram_error_set(err, ENGRAM_EGEOMETRY,
 					"there are %u layers where there were "
@@ -92,29 +99,21 @@ static enum engram_status check_overwrite(const struct load *load,
 }
 
 static enum engram_status create_layers(const struct load *load,
-					const struct checkpoint *checkpoint,
 					const struct plan *plans,
 					struct generation *gen, struct job *job,
 					struct engram_error *err)
 {
-	enum engram_status status;
+	enum engram_status status = ENGRAM_OK;
 	uint32_t i;
 
-	for (i = 0; i < gen->num_layers; i++) {
-		struct generation_layer *layer = &gen->layers[i];
-
-		layer->layer_id = checkpoint->layers[i].layer_id;
+	for (i = 0; i < gen->num_segments && !status; i++) {
 		status = load_canceled(job, err);
-		if (status)
-			return status;
-		status = engram_segment_create(&load->backing, &plans[i].spec,
-					       &layer->writer, err);
-		if (status)
-			return status;
-		layer->header = engram_segment_writer_header(layer->writer);
-		gen->bytes += layer->header->total_bytes;
+		if (!status)
+			status = load_create(load,
+					     &plans[i % gen->num_layers].spec,
+					     gen, &gen->layers[i], err);
 	}
-	return ENGRAM_OK;
+	return status;
 }
 
 /* The memory of a generation that nobody reads, in place of new memory. */
@@ -124,22 +123,24 @@ static enum engram_status take_layers(const struct load *load,
 				      struct engram_error *err)
 {
 	struct generation *over = load->over;
+	struct engram_segment_spec spec;
 	enum engram_status status;
 	uint32_t i;
 
 	status = check_overwrite(load, over, plans, gen->num_layers, err);
-	for (i = 0; i < gen->num_layers && !status; i++) {
+	for (i = 0; i < gen->num_segments && !status; i++) {
 		struct generation_layer *from = &over->layers[i];
 
 		status = engram_segment_unprotect(from->writer, err);
 		from->header = engram_segment_writer_header(from->writer);
 	}
-	for (i = 0; i < gen->num_layers && !status; i++) {
+	for (i = 0; i < gen->num_segments && !status; i++) {
 		struct generation_layer *from = &over->layers[i];
 		struct generation_layer *to = &gen->layers[i];
 
-		status = engram_segment_overwrite(from->writer, &plans[i].spec,
-						  err);
+		spec = plans[i % gen->num_layers].spec;
+		spec.replica = to->replica;
+		status = engram_segment_overwrite(from->writer, &spec, err);
 		if (status)
 			break;
 		to->layer_id = from->layer_id;
@@ -159,13 +160,15 @@ static enum engram_status fill_layers(const struct load *load,
 				      struct engram_error *err)
 {
 	struct loader_options options = load->options;
+	const struct engram_backing backing =
+		numa_backing_of(&load->backing, gen->layers[0].replica);
 	struct loader_layer layers[ENGRAM_LAYERS_MAX];
 	enum engram_status status = ENGRAM_OK;
 	cpu_set_t near;
 	uint32_t i;
 
-	if (load->backing.numa != ENGRAM_NUMA_LOCAL &&
-	    numa_cores("", load->backing.nodes, &near))
+	if (backing.numa != ENGRAM_NUMA_LOCAL &&
+	    numa_cores("", backing.nodes, &near))
 		options.cores = &near;
 	for (i = 0; i < gen->num_layers && !status; i++) {
 		layers[i] =
@@ -183,60 +186,13 @@ static enum engram_status fill_layers(const struct load *load,
 	return status ? status : FAILPOINT_STATUS(load_filled, err);
 }
 
-/* A load has shown them before.  What it found damaged in a generation to be
- * adopted counts no more. */
-static void show_layers(const struct generation *gen,
-			struct loader_progress *progress)
-{
-	uint32_t i;
-
-	atomic_store(&progress->bytes_verified, 0);
-	for (i = 0; i < gen->num_layers; i++) {
-		const struct engram_segment_header *h = gen->layers[i].header;
-		struct loader_layer_progress *layer = &progress->layers[i];
-
-		atomic_store(&layer->layer_id, h->layer_id);
-		atomic_store(&layer->bytes_total,
-			     h->rows * engram_segment_record_bytes(h));
-		atomic_store(&layer->bytes_verified, 0);
-		atomic_store(&layer->verifying.begin_ns, 0);
-		atomic_store(&layer->verifying.end_ns, 0);
-	}
-	atomic_store(&progress->num_layers, gen->num_layers);
-}
-
-enum engram_status load_verify(const struct generation *gen, uint32_t threads,
-			       struct job *job, struct engram_error *err)
-{
-	struct engram_segment_map map;
-	enum engram_status status;
-	uint32_t i;
-
-	show_layers(gen, &job->progress);
-	job_set_phase(job, JOB_CHECKING);
-	for (i = 0; i < gen->num_layers; i++) {
-		status = load_canceled(job, err);
-		if (status)
-			return status;
-		generation_layer_map(&gen->layers[i], &map);
-		status = loader_verify(&map, threads, &job->progress,
-				       &job->progress.layers[i], err);
-		if (status) {
-			engram_error_context(err, "layer %d",
-					     (int)gen->layers[i].layer_id);
-			return status;
-		}
-	}
-	return ENGRAM_OK;
-}
-
 static enum engram_status publish_layers(struct generation *gen,
 					 struct engram_error *err)
 {
 	enum engram_status status;
 	uint32_t i;
 
-	for (i = 0; i < gen->num_layers; i++) {
+	for (i = 0; i < gen->num_segments; i++) {
 		status = engram_segment_publish(gen->layers[i].writer, err);
 		if (status)
 			return status;
@@ -260,6 +216,11 @@ static enum engram_status read_back(struct generation *gen,
 	return status ? status : placement_check(gen, backing, err);
 }
 
+static uint64_t copies_but_first(const struct generation *gen)
+{
+	return (UINT64_MAX >> (ENGRAM_NODES - gen->num_copies)) - 1;
+}
+
 static enum engram_status build(struct load *load,
 				const struct checkpoint *checkpoint,
 				const struct plan *plans,
@@ -272,8 +233,7 @@ static enum engram_status build(struct load *load,
 	uint64_t start;
 
 	status = load->over ? take_layers(load, plans, gen, err)
-			    : create_layers(load, checkpoint, plans, gen, job,
-					    err);
+			    : create_layers(load, plans, gen, job, err);
 	if (!status)
 		status = load_lock_ahead(gen, load->lock, &lock_later, err);
 	if (!status)
@@ -282,13 +242,16 @@ static enum engram_status build(struct load *load,
 		return status;
 	if (load->spec->config.verify) {
 		start = clock_ns();
-		status = load_verify(gen, load->options.threads, job, err);
+		status = load_verify(gen, 1, load->options.threads, job, err);
 		if (status)
 			return status;
 		gen->report.seconds_verify = clock_seconds_since(start);
 	}
 	FAILPOINT(load_checked);
-	if (lock_later)
+	if (gen->num_copies > 1)
+		status = load_replicate(load, gen, copies_but_first(gen), job,
+					err);
+	if (!status && lock_later)
 		status = load_lock(gen, load->lock, job, err);
 	if (!status)
 		status = FAILPOINT_STATUS(load_locked, err);
@@ -324,6 +287,8 @@ static enum engram_status admit_and_build(struct load *load,
 				    &found, err);
 	if (status)
 		return status;
+	/* What an attempt to take something over has touched is gone. */
+	atomic_store(&job->progress.bytes_touched, 0);
 	status = memory_admit(load->ledger, &load->backing, need,
 			      &job->progress, &promise, err);
 	if (status)
@@ -337,21 +302,15 @@ out:
 	return status;
 }
 
-static enum engram_status find_left(const struct load *load,
-				    const struct plan *plans, uint32_t n,
-				    struct generation **out,
-				    struct engram_error *refused,
-				    struct engram_error *err)
+static enum engram_status find_left(
+	const struct load *load, const struct engram_segment_spec *const *specs,
+	uint32_t n, struct generation **out, struct engram_error *refused,
+	struct engram_error *err)
 {
-	const struct engram_segment_spec *specs[ENGRAM_LAYERS_MAX];
-	uint32_t i;
-
 	*out = NULL;
 	engram_error_clear(refused);
 	if (load->adopt == ADOPT_OFF)
 		return ENGRAM_OK;
-	for (i = 0; i < n; i++)
-		specs[i] = &plans[i].spec;
 	return adopt_generation(load, specs, n, out, refused, err);
 }
 
@@ -375,11 +334,15 @@ static enum engram_status adopt(struct load *load, const struct plan *plans,
 				uint32_t n, struct job *job, bool *adopted,
 				struct engram_error *err)
 {
+	const struct engram_segment_spec *specs[ENGRAM_LAYERS_MAX];
 	struct generation *gen;
 	struct engram_error refused;
-	enum engram_status status =
-		find_left(load, plans, n, &gen, &refused, err);
+	enum engram_status status;
+	uint32_t i;
 
+	for (i = 0; i < n; i++)
+		specs[i] = &plans[i].spec;
+	status = find_left(load, specs, n, &gen, &refused, err);
 	*adopted = false;
 	if (!status && !gen && refused.status)
 		tell_refused(load, job, &refused);
@@ -387,7 +350,10 @@ static enum engram_status adopt(struct load *load, const struct plan *plans,
 		return status;
 	status = load_canceled(job, err);
 	if (!status && load->adopt == ADOPT_VERIFY)
-		status = load_verify(gen, load->options.threads, job, err);
+		status = load_verify(gen, gen->num_copies,
+				     load->options.threads, job, err);
+	if (!status)
+		status = load_mend(load, specs, gen, job, err);
 	if (status == ENGRAM_ECHECKSUM) {
 		log_failure(LOG_WARN, "not adopted", err);
 		tell_refused(load, job, err);
@@ -463,6 +429,19 @@ static enum engram_status adopt_or_build(struct load *load,
 				"nothing was left that could be adopted");
 }
 
+static enum engram_status resolve_nodes(struct load *load,
+					struct engram_error *err)
+{
+	const bool replicate = load->backing.numa == ENGRAM_NUMA_REPLICATE;
+	enum engram_status status = numa_resolve("", &load->backing, err);
+
+	if (!status && replicate && load->backing.numa != ENGRAM_NUMA_REPLICATE)
+		log_info("memory.numa is \"replicate\", but there is one node: "
+			 "one copy is made",
+			 LOG_S("table", load->spec->config.name));
+	return status;
+}
+
 enum engram_status load_build(struct load *load, struct job *job,
 			      struct engram_error *err)
 {
@@ -476,7 +455,7 @@ enum engram_status load_build(struct load *load, struct job *job,
 
 	watch_look(options.dir, table_needs_config(&load->spec->config),
 		   &load->found);
-	status = numa_resolve("", &load->backing, err);
+	status = resolve_nodes(load, err);
 	if (!status)
 		status = checkpoint_open(&options, &checkpoint, err);
 	if (status)
@@ -484,7 +463,7 @@ enum engram_status load_build(struct load *load, struct job *job,
 	FAILPOINT(load_opened);
 	n = checkpoint->num_layers;
 	plans = calloc(n, sizeof(*plans));
-	load->gen = generation_new(load->number, n);
+	load->gen = generation_new(load->number, n, &load->backing);
 	if (!plans || !load->gen) {
 		status = engram_error_set(err, ENGRAM_ENOMEM, "no memory");
 		goto out;

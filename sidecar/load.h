@@ -70,8 +70,34 @@ enum engram_status load_manifest_read(const struct config_table *table,
 enum engram_status load_compare_manifest(const struct generation *gen,
 					 struct engram_error *err);
 
-/* Read every layer back and compare with its checksums. */
-enum engram_status load_verify(const struct generation *gen, uint32_t threads,
-			       struct job *job, struct engram_error *err);
+/* Read every layer of the first `copies` back and compare with its checksums;
+ * not of copies that are missing. */
+enum engram_status load_verify(const struct generation *gen, uint32_t copies,
+			       uint32_t threads, struct job *job,
+			       struct engram_error *err);
+
+/* The segment of one layer, for the node that it is for. */
+enum engram_status load_create(const struct load *load,
+			       const struct engram_segment_spec *spec,
+			       struct generation *gen,
+			       struct generation_layer *layer,
+			       struct engram_error *err);
+
+/* Fill the copies of this mask, whose segments are made, from the first that is
+ * not in it, and check what came there. */
+enum engram_status load_replicate(const struct load *load,
+				  struct generation *gen, uint64_t copies,
+				  struct job *job, struct engram_error *err);
+
+/*
+ * Make the copies that were missing in a generation that is taken over, and
+ * publish them; specs are those of its layers.  On an error the generation is
+ * the caller's to leave or to free, and what was there is as it was.
+ * ENGRAM_ECHECKSUM: what was copied from is damaged.
+ */
+enum engram_status load_mend(const struct load *load,
+			     const struct engram_segment_spec *const *specs,
+			     struct generation *gen, struct job *job,
+			     struct engram_error *err);
 
 #endif

@@ -45,7 +45,7 @@ static void unlock_layers(struct generation *gen)
 {
 	uint32_t i;
 
-	for (i = 0; i < gen->num_layers; i++)
+	for (i = 0; i < gen->num_segments; i++)
 		munlock(engram_segment_writer_base(gen->layers[i].writer),
 			gen->layers[i].header->total_bytes);
 }
@@ -72,7 +72,7 @@ enum engram_status load_lock(struct generation *gen, enum memory_lock lock,
 		return ENGRAM_OK;
 	/* Rather not at all than in part. */
 	status = memory_lockable(gen->bytes, err);
-	for (i = 0; !status && i < gen->num_layers; i++)
+	for (i = 0; !status && i < gen->num_segments; i++)
 		status = lock_layer(&gen->layers[i], job, err);
 	if (!status)
 		gen->locked = true;
@@ -91,7 +91,7 @@ enum engram_status load_lock_ahead(struct generation *gen,
 	if (lock == MEMORY_LOCK_OFF)
 		return ENGRAM_OK;
 	status = memory_lockable(gen->bytes, err);
-	for (i = 0; !status && i < gen->num_layers; i++) {
+	for (i = 0; !status && i < gen->num_segments; i++) {
 		const struct generation_layer *layer = &gen->layers[i];
 
 		if (!mlock2(engram_segment_writer_base(layer->writer),

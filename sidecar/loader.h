@@ -71,6 +71,9 @@ struct loader_progress {
 	_Atomic uint64_t bytes_done;
 	_Atomic uint64_t bytes_verified;
 	_Atomic uint64_t bytes_touched; /* of the backing: they are memory */
+	/* How often bytes_total are checked, or copied and checked: once for
+	 * each copy.  0 as 1. */
+	_Atomic uint32_t copies;
 	_Atomic uint32_t num_layers;
 	struct loader_layer_progress layers[ENGRAM_LAYERS_MAX];
 	_Atomic bool cancel; /* set by anyone; honoured within a block */
@@ -123,6 +126,19 @@ enum engram_status loader_verify(const struct engram_segment_map *map,
 				 struct loader_progress *progress,
 				 struct loader_layer_progress *layer,
 				 struct engram_error *err);
+
+/*
+ * Copy all rows and checksums of a layer into `writer`, which `to` is the view
+ * of and whose geometry is the same, and compare what came there with the
+ * checksums, as loader_verify does; `options` has threads and cores.
+ */
+enum engram_status loader_copy(const struct engram_segment_map *from,
+			       const struct engram_segment_map *to,
+			       struct engram_segment_writer *writer,
+			       const struct loader_options *options,
+			       struct loader_progress *progress,
+			       struct loader_layer_progress *layer,
+			       struct engram_error *err);
 
 const char *loader_engine_name(enum loader_engine engine);
 

@@ -5,6 +5,7 @@
 
 #include "clock.h"
 #include "loader_threads.h"
+#include "numa.h"
 
 #define MS UINT64_C(1000000)
 /* Between looks at whether it was cancelled. */
@@ -58,25 +59,6 @@ static enum engram_status start(struct crew *crew, uint32_t threads,
 		crew->num_populators += !r;
 	}
 	return ENGRAM_OK;
-}
-
-/* Near the memory that they write to.  Threads take it over from who starts
- * them, so that not even their stacks are elsewhere. */
-static void go_near(const struct loader_shared *shared, cpu_set_t *before)
-{
-	if (!shared->cores)
-		return;
-	if (pthread_getaffinity_np(pthread_self(), sizeof(*before), before) ||
-	    pthread_setaffinity_np(pthread_self(), sizeof(*before),
-				   shared->cores))
-		*before = *shared->cores;
-}
-
-static void go_back(const struct loader_shared *shared, const cpu_set_t *before)
-{
-	if (shared->cores)
-		(void)pthread_setaffinity_np(pthread_self(), sizeof(*before),
-					     before);
 }
 
 /* Who waits for a drive that does not answer. */
@@ -178,9 +160,9 @@ enum engram_status loader_run(struct loader_shared *shared, uint32_t *threads,
 	cpu_set_t before;
 	uint32_t i;
 
-	go_near(shared, &before);
+	numa_go_near(shared->cores, &before);
 	status = start(&crew, *threads, populators, err);
-	go_back(shared, &before);
+	numa_go_back(shared->cores, &before);
 	if (!status)
 		conduct(&crew);
 	loader_queue_end(&shared->queue);

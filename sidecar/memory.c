@@ -55,6 +55,32 @@ static uint64_t outstanding(const struct memory_ledger *ledger)
 	return bytes;
 }
 
+static uint32_t count_of(uint64_t nodes)
+{
+	return (uint32_t)__builtin_popcountll(nodes);
+}
+
+/* The same of what will be on one node, of which every table has a copy. */
+static uint64_t outstanding_on(const struct memory_ledger *ledger,
+			       unsigned int node)
+{
+	const struct memory_promise *promise;
+	uint64_t bytes = 0, done, copy, before;
+
+	LIST_FOREACH(promise, &ledger->promises, entry)
+	{
+		if (!(promise->nodes >> node & 1))
+			continue;
+		copy = promise->bytes / count_of(promise->nodes);
+		before = copy *
+			 count_of(promise->nodes & ((UINT64_C(1) << node) - 1));
+		done = atomic_load(&promise->progress->bytes_touched);
+		done = done > before ? done - before : 0;
+		bytes += done < copy ? copy - done : 0;
+	}
+	return bytes;
+}
+
 static enum engram_status check(const char *what, const char *fix,
 				uint64_t bytes, uint64_t promised,
 				uint64_t room, struct engram_error *err)
@@ -130,26 +156,49 @@ static enum engram_status check_cgroup(uint64_t room, const char *file,
 		     bytes, promised, room, err);
 }
 
-/* What is bound to nodes can not go elsewhere. */
-static enum engram_status check_nodes(const struct memory_ledger *ledger,
+static enum engram_status check_bound(const struct memory_ledger *ledger,
 				      const struct engram_backing *backing,
+				      uint64_t mask, const char *fix,
 				      uint64_t bytes, uint64_t promised,
 				      struct engram_error *err)
 {
 	const uint64_t page = engram_backing_page(backing);
 	char nodes[200], what[256];
 
-	if (backing->numa != ENGRAM_NUMA_BIND)
-		return ENGRAM_OK;
 	snprintf(what, sizeof(what), "node %s",
-		 numa_text(backing->nodes, nodes, sizeof(nodes)));
-	return check(what,
-		     "free memory there, or set memory.numa_nodes to more "
-		     "nodes",
-		     bytes, promised,
-		     numa_room(ledger->root, backing->nodes,
-			       page > SMALL_PAGE ? page : 0),
-		     err);
+		 numa_text(mask, nodes, sizeof(nodes)));
+	return check(
+		what, fix, bytes, promised,
+		numa_room(ledger->root, mask, page > SMALL_PAGE ? page : 0),
+		err);
+}
+
+/* What is bound to nodes can not go elsewhere. */
+static enum engram_status check_nodes(const struct memory_ledger *ledger,
+				      const struct engram_backing *backing,
+				      uint64_t bytes, uint64_t promised,
+				      struct engram_error *err)
+{
+	enum engram_status status = ENGRAM_OK;
+	unsigned int node;
+
+	if (backing->numa == ENGRAM_NUMA_BIND)
+		return check_bound(ledger, backing, backing->nodes,
+				   "free memory there, or set "
+				   "memory.numa_nodes to more nodes",
+				   bytes, promised, err);
+	if (backing->numa != ENGRAM_NUMA_REPLICATE)
+		return ENGRAM_OK;
+	for (node = 0; node < ENGRAM_NODES && !status; node++)
+		if (backing->nodes >> node & 1)
+			status = check_bound(
+				ledger, backing, UINT64_C(1) << node,
+				"free memory there, or leave the node out of "
+				"memory.numa_nodes, or set memory.numa to "
+				"\"interleave\"",
+				bytes / count_of(backing->nodes),
+				outstanding_on(ledger, node), err);
+	return status;
 }
 
 static enum engram_status check_all(const struct memory_ledger *ledger,
@@ -194,6 +243,8 @@ enum engram_status memory_admit(struct memory_ledger *ledger,
 	enum engram_status status;
 
 	promise->bytes = need->bytes;
+	promise->nodes =
+		backing->numa == ENGRAM_NUMA_REPLICATE ? backing->nodes : 0;
 	promise->progress = progress;
 	pthread_mutex_lock(&ledger->lock);
 	status = check_all(ledger, backing, need, err);

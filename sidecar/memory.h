@@ -15,7 +15,8 @@
 #include "engram_segment.h"
 #include "loader.h"
 
-/* What a load takes of its backing. */
+/* What a load takes of its backing; with ENGRAM_NUMA_REPLICATE of all copies
+ * together, an equal share for each node. */
 struct memory_need {
 	uint64_t bytes; /* whole pages */
 	uint64_t files;
@@ -25,6 +26,7 @@ struct memory_need {
 struct memory_promise {
 	LIST_ENTRY(memory_promise) entry;
 	uint64_t bytes;
+	uint64_t nodes; /* of its copies, filled in this order; 0: of one */
 	const struct loader_progress *progress; /* how much it has touched */
 };
 

@@ -115,6 +115,9 @@ const struct rpc_method rpc_methods[] = {
 		  "tensor-parallel rank; 0 by default"),
 	  INTEGER("tp_size", false, 1, UINT32_MAX,
 		  "number of ranks; 1 by default"),
+	  INTEGER("node", false, 0, ENGRAM_NODES - 1,
+		  "node of memory that the copy lent shall be nearest to; by "
+		  "default that of the peer's cores"),
 	  {.name = "writable",
 	   .type = RPC_BOOLEAN,
 	   .summary = "descriptors that can write; needs access \"change\""}}},

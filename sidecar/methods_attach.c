@@ -4,6 +4,7 @@
 #include "lease.h"
 #include "log.h"
 #include "methods.h"
+#include "numa.h"
 #include "parcel.h"
 #include "views.h"
 
@@ -95,6 +96,34 @@ static enum engram_status choose_layers(const struct rpc_call *call,
 	return ENGRAM_OK;
 }
 
+/* The one near the cores that the peer may run on; if it may run near several,
+ * the one of them that fewest have. */
+static uint32_t copy_for_peer(const struct generation *gen, pid_t pid)
+{
+	const uint64_t nodes = numa_of_process("", pid);
+	uint32_t best = UINT32_MAX, node, copy;
+
+	for (node = 0; node < ENGRAM_NODES; node++) {
+		copy = gen->nearest[node];
+		if (nodes >> node & 1 &&
+		    (best == UINT32_MAX ||
+		     gen->copy_leases[copy] < gen->copy_leases[best]))
+			best = copy;
+	}
+	return best == UINT32_MAX ? 0 : best;
+}
+
+static uint32_t choose_copy(const struct rpc_call *call,
+			    const struct generation *gen)
+{
+	const int64_t node = rpc_integer(call, "node", -1);
+
+	if (gen->num_copies == 1)
+		return 0;
+	return node >= 0 ? gen->nearest[node]
+			 : copy_for_peer(gen, call->client->peer.pid);
+}
+
 static json_t *view_attached(const struct lease *lease)
 {
 	json_t *array = json_array();
@@ -152,6 +181,7 @@ static enum engram_status read_terms(const struct rpc_call *call,
 	*terms = (struct lease_terms){
 		.tp_rank = (uint32_t)rpc_integer(call, "tp_rank", 0),
 		.tp_size = (uint32_t)rpc_integer(call, "tp_size", 1),
+		.copy = choose_copy(call, table->current),
 		.writable = rpc_boolean(call, "writable"),
 	};
 	return choose_layers(call, table->current, terms, err);
@@ -160,14 +190,14 @@ static enum engram_status read_terms(const struct rpc_call *call,
 static json_t *view_lease_given(const struct rpc_call *call,
 				const struct lease *lease)
 {
-	return json_pack("{s:I, s:s, s:I, s:o, s:o, s:b, s:{s:i}, s:o}",
+	return json_pack("{s:I, s:s, s:I, s:o, s:o, s:b, s:o, s:{s:i}, s:o}",
 			 "lease", (json_int_t)lease->id, "table",
 			 lease->table->name, "generation",
 			 (json_int_t)lease->gen->number, "boot_epoch",
 			 view_hex(&call->server->page->boot_epoch, 1),
 			 "content_id", view_hex(lease->gen->content_id, 2),
-			 "writable", lease->writable, "control", "fd", 0,
-			 "layers", view_attached(lease));
+			 "writable", lease->writable, "node", view_node(lease),
+			 "control", "fd", 0, "layers", view_attached(lease));
 }
 
 static enum engram_status answer(struct rpc_call *call,

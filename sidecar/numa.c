@@ -2,7 +2,9 @@
 #include "numa.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <linux/mempolicy.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,6 +125,19 @@ static void resolve_local(struct engram_backing *backing, uint64_t all)
 	backing->nodes = UINT64_C(1) << node;
 }
 
+/* One copy needs no name of its own. */
+static void resolve_single(struct engram_backing *backing, uint64_t all)
+{
+	if (backing->numa != ENGRAM_NUMA_REPLICATE ||
+	    backing->nodes & (backing->nodes - 1))
+		return;
+	backing->numa = ENGRAM_NUMA_BIND;
+	if (backing->nodes != all)
+		return;
+	backing->numa = ENGRAM_NUMA_LOCAL;
+	backing->nodes = 0;
+}
+
 enum engram_status numa_resolve(const char *root,
 				struct engram_backing *backing,
 				struct engram_error *err)
@@ -131,14 +146,14 @@ enum engram_status numa_resolve(const char *root,
 	const uint64_t missing = backing->nodes & ~all;
 	char wanted[256], there[256];
 
-	if (backing->numa == ENGRAM_NUMA_LOCAL) {
-		resolve_local(backing, all);
+	if (backing->numa != ENGRAM_NUMA_LOCAL && !backing->nodes)
+		backing->nodes = all;
+	if (!missing) {
+		resolve_single(backing, all);
+		if (backing->numa == ENGRAM_NUMA_LOCAL)
+			resolve_local(backing, all);
 		return ENGRAM_OK;
 	}
-	if (!backing->nodes)
-		backing->nodes = all;
-	if (!missing)
-		return ENGRAM_OK;
 	engram_error_set(err, ENGRAM_EINVAL,
 			 "node %s of memory.numa_nodes is not there",
 			 numa_text(missing, wanted, sizeof(wanted)));
@@ -146,6 +161,110 @@ enum engram_status numa_resolve(const char *root,
 			 numa_text(all, there, sizeof(there)));
 	engram_error_path(err, "memory.numa_nodes");
 	return ENGRAM_EINVAL;
+}
+
+struct engram_backing numa_backing_of(const struct engram_backing *backing,
+				      uint32_t replica)
+{
+	struct engram_backing one = *backing;
+
+	if (replica) {
+		one.numa = ENGRAM_NUMA_BIND;
+		one.nodes = UINT64_C(1) << (replica - 1);
+	}
+	return one;
+}
+
+/* "10 21 31": to each node that is there, in order. */
+static bool read_distances(const char *root, unsigned int node,
+			   unsigned long out[ENGRAM_NODES])
+{
+	char path[512], line[1024], *at = line, *end;
+	unsigned int to;
+	FILE *f;
+	bool good;
+
+	snprintf(path, sizeof(path), "%s" NODE_DIR "/node%u/distance", root,
+		 node);
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	good = fgets(line, sizeof(line), f) != NULL;
+	fclose(f);
+	for (to = 0; good && to < ENGRAM_NODES; to++, at = end) {
+		out[to] = strtoul(at, &end, 10);
+		if (end == at)
+			break;
+	}
+	for (; to < ENGRAM_NODES; to++)
+		out[to] = ULONG_MAX;
+	return good;
+}
+
+/* The n-th node that is online, which the n-th distance is to. */
+static unsigned int place_of(uint64_t online, unsigned int node)
+{
+	return (unsigned int)__builtin_popcountll(online &
+						  ((UINT64_C(1) << node) - 1));
+}
+
+unsigned int numa_nearest(const char *root, uint64_t nodes, unsigned int node)
+{
+	unsigned int best = (unsigned int)__builtin_ctzll(nodes), i;
+	unsigned long distance[ENGRAM_NODES];
+	uint64_t online = 0;
+	char path[512];
+
+	if (node < ENGRAM_NODES && nodes >> node & 1)
+		return node;
+	snprintf(path, sizeof(path), "%s" NODE_DIR "/online", root);
+	if (node >= ENGRAM_NODES || !read_list(path, add_node, &online) ||
+	    !read_distances(root, node, distance))
+		return best;
+	for (i = 0; i < ENGRAM_NODES; i++)
+		if (nodes >> i & 1 && distance[place_of(online, i)] <
+					      distance[place_of(online, best)])
+			best = i;
+	return best;
+}
+
+uint64_t numa_of_process(const char *root, pid_t pid)
+{
+	cpu_set_t allowed, near;
+	uint64_t nodes = 0;
+	char path[512];
+	unsigned int i;
+
+	/* 0 would be ourselves: the process is of another PID namespace. */
+	if (pid <= 0 || sched_getaffinity(pid, sizeof(allowed), &allowed))
+		return 0;
+	for (i = 0; i < ENGRAM_NODES; i++) {
+		CPU_ZERO(&near);
+		snprintf(path, sizeof(path), "%s" NODE_DIR "/node%u/cpulist",
+			 root, i);
+		if (!read_list(path, add_core, &near))
+			continue;
+		CPU_AND(&near, &near, &allowed);
+		if (CPU_COUNT(&near))
+			nodes |= UINT64_C(1) << i;
+	}
+	return nodes;
+}
+
+void numa_go_near(const cpu_set_t *cores, cpu_set_t *before)
+{
+	if (!cores)
+		return;
+	if (pthread_getaffinity_np(pthread_self(), sizeof(*before), before) ||
+	    pthread_setaffinity_np(pthread_self(), sizeof(*before), cores))
+		*before = *cores;
+}
+
+void numa_go_back(const cpu_set_t *cores, const cpu_set_t *before)
+{
+	if (cores)
+		(void)pthread_setaffinity_np(pthread_self(), sizeof(*before),
+					     before);
 }
 
 /* "Node 0 MemFree:   123 kB" */

@@ -20,7 +20,7 @@ void placement_measure(struct generation *gen,
 	/* Reading it back takes a second for 200 GiB of small pages. */
 	if (backing->numa == ENGRAM_NUMA_LOCAL && numa_nodes("") == 1)
 		return;
-	for (i = 0; i < gen->num_layers; i++) {
+	for (i = 0; i < gen->num_segments; i++) {
 		struct generation_layer *layer = &gen->layers[i];
 
 		sum = 0;
@@ -91,12 +91,16 @@ enum engram_status placement_check(const struct generation *gen,
 	enum engram_status status = ENGRAM_OK;
 	uint32_t i;
 
-	for (i = 0; i < gen->num_layers && !status; i++) {
+	for (i = 0; i < gen->num_segments && !status; i++) {
 		const struct generation_layer *layer = &gen->layers[i];
 
 		if (!on_nodes(layer, UINT64_MAX))
 			continue;
-		if (backing->numa == ENGRAM_NUMA_BIND)
+		if (layer->replica)
+			status = check_bound(
+				layer, UINT64_C(1) << (layer->replica - 1),
+				err);
+		else if (backing->numa == ENGRAM_NUMA_BIND)
 			status = check_bound(layer, backing->nodes, err);
 		else if (backing->numa == ENGRAM_NUMA_INTERLEAVE)
 			check_even(layer, backing->nodes);

@@ -314,8 +314,8 @@ static enum engram_status run_verify(struct job *job, struct engram_error *err)
 
 	status = load_lock(table->current, table->verify_lock, job, err);
 	if (!status && table->verify_records)
-		status = load_verify(table->current, table->verify_threads, job,
-				     err);
+		status = load_verify(table->current, table->current->num_copies,
+				     table->verify_threads, job, err);
 	if (!status && table->verify_records)
 		status = load_compare_manifest(table->current, err);
 	if (status)

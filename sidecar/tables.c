@@ -174,12 +174,14 @@ void table_show_load(struct table *table, const struct job *job, bool ended)
 {
 	const struct loader_progress *p = &job->progress;
 	struct engram_control_table *slot = table->slot;
+	const uint32_t copies = atomic_load(&p->copies);
 
 	engram_control_store64(&slot->bytes_total,
 			       atomic_load(&p->bytes_total));
 	engram_control_store64(&slot->bytes_done, atomic_load(&p->bytes_done));
 	engram_control_store64(&slot->bytes_verified,
-			       atomic_load(&p->bytes_verified));
+			       atomic_load(&p->bytes_verified) /
+				       (copies ? copies : 1));
 	engram_control_store64(&slot->load_rate,
 			       ended ? 0 : (uint64_t)figures_of_job(job).rate);
 }
@@ -199,7 +201,8 @@ void tables_tick(struct tables *tables)
 		if (!job || (job->kind != JOB_LOAD && job->kind != JOB_RELOAD))
 			continue;
 		if (table->state == ENGRAM_TABLE_LOADING &&
-		    atomic_load(&job->phase) == JOB_CHECKING)
+		    (atomic_load(&job->phase) == JOB_CHECKING ||
+		     atomic_load(&job->phase) == JOB_COPYING))
 			table_set_state(table, ENGRAM_TABLE_VERIFYING);
 		table_show_load(table, job, false);
 	}

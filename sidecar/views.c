@@ -112,23 +112,63 @@ static json_t *view_nodes(const struct generation_layer *layer)
 	return json_null();
 }
 
-static json_t *view_layer(const struct tables *tables,
-			  const struct table *table,
-			  const struct generation_layer *layer)
+static json_t *view_huge(const struct generation_layer *layer)
 {
-	const struct engram_segment_header *h = layer->header;
 	const uint64_t huge = atomic_load(&layer->huge_bytes);
+
+	return huge == UINT64_MAX ? json_null()
+				  : json_integer((json_int_t)huge);
+}
+
+static void segment_of(const struct table *table,
+		       const struct generation_layer *layer, char out[256])
+{
+	engram_segment_copy_name(out, table->tables->instance, table->name,
+				 layer->layer_id, layer->header->generation,
+				 layer->replica);
+}
+
+/* Of layer `i`, one for each node, or null. */
+static json_t *view_copies(const struct table *table, uint32_t i)
+{
+	const struct generation *gen = table->current;
+	json_t *copies;
 	char name[256];
 
-	engram_segment_name(name, tables->instance, table->name, h->layer_id,
-			    h->generation);
-	return json_pack("{s:i, s:I, s:I, s:I, s:o, s:o, s:s}", "layer_id",
+	if (gen->num_copies == 1)
+		return json_null();
+	copies = json_array();
+	for (; copies && i < gen->num_segments; i += gen->num_layers) {
+		const struct generation_layer *layer = &gen->layers[i];
+
+		segment_of(table, layer, name);
+		if (json_array_append_new(
+			    copies,
+			    json_pack("{s:i, s:I, s:o, s:o, s:s}", "node",
+				      (int)layer->replica - 1, "bytes",
+				      (json_int_t)layer->header->total_bytes,
+				      "huge_bytes", view_huge(layer), "nodes",
+				      view_nodes(layer), "segment", name))) {
+			json_decref(copies);
+			return NULL;
+		}
+	}
+	return copies;
+}
+
+static json_t *view_layer(const struct table *table, uint32_t i)
+{
+	const struct generation_layer *layer = &table->current->layers[i];
+	const struct engram_segment_header *h = layer->header;
+	char name[256];
+
+	segment_of(table, layer, name);
+	return json_pack("{s:i, s:I, s:I, s:I, s:o, s:o, s:s, s:o}", "layer_id",
 			 (int)h->layer_id, "rows", (json_int_t)h->rows, "dim",
 			 (json_int_t)h->dim, "bytes",
 			 (json_int_t)h->total_bytes, "huge_bytes",
-			 huge == UINT64_MAX ? json_null()
-					    : json_integer((json_int_t)huge),
-			 "nodes", view_nodes(layer), "segment", name);
+			 view_huge(layer), "nodes", view_nodes(layer),
+			 "segment", name, "copies", view_copies(table, i));
 }
 
 static json_t *view_layers(const struct table *table)
@@ -138,9 +178,7 @@ static json_t *view_layers(const struct table *table)
 	uint32_t i;
 
 	for (i = 0; layers && gen && i < gen->num_layers; i++)
-		if (json_array_append_new(layers,
-					  view_layer(table->tables, table,
-						     &gen->layers[i]))) {
+		if (json_array_append_new(layers, view_layer(table, i))) {
 			json_decref(layers);
 			return NULL;
 		}
@@ -301,6 +339,13 @@ json_t *view_job(struct job *job)
 					   : json_null());
 }
 
+json_t *view_node(const struct lease *lease)
+{
+	const int node = lease_node(lease);
+
+	return node < 0 ? json_null() : json_integer(node);
+}
+
 static json_t *view_lease(const struct lease *lease)
 {
 	json_t *layers = json_array();
@@ -315,12 +360,12 @@ static json_t *view_lease(const struct lease *lease)
 			json_decref(layers);
 			return NULL;
 		}
-	return json_pack("{s:I, s:s, s:I, s:o, s:b, s:b, s:f}", "lease",
+	return json_pack("{s:I, s:s, s:I, s:o, s:o, s:b, s:b, s:f}", "lease",
 			 (json_int_t)lease->id, "table", lease->table->name,
 			 "generation", (json_int_t)lease->gen->number, "layers",
-			 layers, "writable", lease->writable, "parked",
-			 lease->parked, "age_seconds",
-			 clock_seconds_since(lease->start_ns));
+			 layers, "node", view_node(lease), "writable",
+			 lease->writable, "parked", lease->parked,
+			 "age_seconds", clock_seconds_since(lease->start_ns));
 }
 
 json_t *view_holders(const struct server *server, const struct generation *gen)
@@ -368,14 +413,15 @@ json_t *view_client(const struct client *client)
 
 json_t *view_hello(const struct server *server)
 {
-	return json_pack("{s:s, s:s, s:{s:i, s:i}, s:[sss], s:s, s:o, s:i,"
+	return json_pack("{s:s, s:s, s:{s:i, s:i}, s:[ssss], s:s, s:o, s:i,"
 			 " s:{s:I, s:i, s:i, s:I}}",
 			 "product", "engramd", "version", ENGRAM_VERSION_STRING,
 			 "protocol", "major", ENGRAM_PROTOCOL_MAJOR, "minor",
 			 ENGRAM_PROTOCOL_MINOR, "capabilities", "attach",
-			 "events", "jobs", "instance", server->config->instance,
-			 "boot_epoch", view_hex(&server->page->boot_epoch, 1),
-			 "pid", (int)getpid(), "limits", "line_bytes",
+			 "events", "jobs", "nodes", "instance",
+			 server->config->instance, "boot_epoch",
+			 view_hex(&server->page->boot_epoch, 1), "pid",
+			 (int)getpid(), "limits", "line_bytes",
 			 (json_int_t)ENGRAM_LINE_MAX, "depth", ENGRAM_DEPTH_MAX,
 			 "fds", ENGRAM_FDS_MAX, "connections",
 			 (json_int_t)server->config->max_connections);

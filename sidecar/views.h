@@ -18,6 +18,9 @@ uint64_t view_table_bytes(const struct table *table);
 json_t *view_job(struct job *job);
 /* The clients that have leases of a generation. */
 json_t *view_holders(const struct server *server, const struct generation *gen);
+struct lease;
+/* The node of memory that its copy is for; null where there is one copy. */
+json_t *view_node(const struct lease *lease);
 json_t *view_client(const struct client *client);
 json_t *view_hello(const struct server *server);
 json_t *view_status(struct server *server);

@@ -68,6 +68,10 @@ static enum engram_status check_params(const struct engram_attach_params *p,
 					"of layers; at most %d",
 					p->num_layers, p->layers ? "a" : "no",
 					ENGRAM_LAYERS_MAX);
+	if (p->choose_node && (p->node < 0 || p->node >= ENGRAM_NODES))
+		return engram_error_set(err, ENGRAM_EINVAL,
+					"node: %" PRId32 " is not in 0..%d",
+					p->node, ENGRAM_NODES - 1);
 	for (i = 0; i < p->num_layers; i++)
 		for (j = 0; j < i; j++)
 			if (p->layers[i] == p->layers[j])
@@ -78,24 +82,28 @@ static enum engram_status check_params(const struct engram_attach_params *p,
 	return ENGRAM_OK;
 }
 
-static json_t *request(const struct engram_attach_params *p)
+static json_t *request(const struct engram_client *client,
+		       const struct engram_attach_params *p)
 {
-	json_t *layers = NULL, *writable = NULL;
+	json_t *layers = NULL, *writable = NULL, *node = NULL;
 	uint32_t i;
 
 	/* Not named unless it is wanted: older sidecars do not know it. */
 	if (p->writable)
 		writable = json_true();
+	/* Who does not have it has one copy of a table. */
+	if (p->choose_node && client->has_nodes)
+		node = json_integer(p->node);
 	if (p->layers) {
 		layers = json_array();
 		for (i = 0; i < p->num_layers; i++)
 			json_array_append_new(layers,
 					      json_integer(p->layers[i]));
 	}
-	return json_pack("{s:s, s:o*, s:I, s:I, s:o*}", "table", p->table,
+	return json_pack("{s:s, s:o*, s:I, s:I, s:o*, s:o*}", "table", p->table,
 			 "layers", layers, "tp_rank", (json_int_t)p->tp_rank,
 			 "tp_size", (json_int_t)(p->tp_size ? p->tp_size : 1),
-			 "writable", writable);
+			 "writable", writable, "node", node);
 }
 
 /* An integer in [min, max], else a refusal of the answer. */
@@ -364,8 +372,9 @@ static enum engram_status copy_identity(struct attach *a, const json_t *result)
 	const char *content =
 		json_string_value(json_object_get(result, "content_id"));
 	struct engram_table *t = a->table;
+	const json_t *on_node = json_object_get(result, "node");
 	enum engram_status status;
-	int64_t generation;
+	int64_t generation, node = -1;
 	char expected[17];
 
 	snprintf(expected, sizeof(expected), "%016" PRIx64,
@@ -378,8 +387,11 @@ static enum engram_status copy_identity(struct attach *a, const json_t *result)
 	    strspn(content, "0123456789abcdef") != 32)
 		return bad_answer(a, "\"content_id\" is not 32 hex digits");
 	status = get_int(a, result, "generation", 1, INT64_MAX, &generation);
+	if (!status && on_node && !json_is_null(on_node))
+		status = get_int(a, result, "node", 0, ENGRAM_NODES - 1, &node);
 	if (status)
 		return status;
+	t->node = (int32_t)node;
 	memcpy(t->content_id, content, sizeof(t->content_id));
 	t->generation = (uint64_t)generation;
 	t->boot_epoch = t->client->boot_epoch;
@@ -423,7 +435,7 @@ static enum engram_status attach(struct attach *a)
 {
 	struct engram_client *client = a->table->client;
 	enum engram_status status;
-	json_t *params = request(a->params), *result;
+	json_t *params = request(client, a->params), *result;
 
 	if (!params)
 		return engram_error_set(a->err, ENGRAM_ENOMEM,
@@ -471,6 +483,7 @@ enum engram_status table_attach(struct engram_client *client,
 	t->tp_rank = params->tp_rank;
 	t->tp_size = params->tp_size ? params->tp_size : 1;
 	t->writable = params->writable;
+	t->node_asked = params->choose_node ? params->node : -1;
 	t->num_asked = params->num_layers;
 	if (params->num_layers)
 		memcpy(t->layer_ids, params->layers,

@@ -39,6 +39,7 @@ struct engram_client {
 	uint64_t serial;  /* of the connection: leases of another are gone */
 	int64_t retry_at; /* when to connect anew, conn_now() */
 	int backoff_ms;
+	bool has_nodes;	     /* `attach` takes a node */
 	uint64_t boot_epoch; /* stored atomically, for engram_boot_epoch */
 	char version[32];
 
@@ -136,6 +137,8 @@ struct engram_table {
 	int32_t layer_ids[ENGRAM_LAYERS_MAX]; /* that were asked for, if any */
 	uint32_t num_asked;
 	bool writable;
+	int32_t node;		   /* of memory that its copy is for, or -1 */
+	int32_t node_asked;	   /* or -1 */
 	bool parked;		   /* nobody reads by it until it moves */
 	bool borrowed;		   /* `layers` are those of the table before */
 	struct engram_table *next; /* prepared; under the client's lock */

@@ -125,6 +125,12 @@ struct engram_attach_params {
 	 * with the memfd backing, ENGRAM_EUNSUPPORTED.
 	 */
 	int writable;
+	/* Of a table that has a copy on each node of memory (memory.numa of
+	 * engramd's configuration is "replicate"), the copy that is nearest to
+	 * `node`, if choose_node is not 0; else one that is near the cores that
+	 * this process may run on.  A refresh stays on the node. */
+	int choose_node;
+	int32_t node; /* 0..63, as numactl --hardware shows them */
 };
 
 /*
@@ -163,6 +169,7 @@ struct engram_table_info {
 	int32_t pad_id;	       /* compressed */
 	int64_t token_map_len; /* 0: the table has none, and can not hash */
 	uint64_t mapped_bytes;
+	int32_t node; /* of memory that the copy is for; -1: there is one */
 };
 enum engram_status engram_table_info(const engram_table *table,
 				     struct engram_table_info *out);

@@ -84,6 +84,8 @@ static void drop(struct engram_table *next)
 static enum engram_status prepare(struct engram_table *t,
 				  struct engram_error *err)
 {
+	/* What is mapped, and registered, is of that node. */
+	const int32_t node = t->node >= 0 ? t->node : t->node_asked;
 	const struct engram_attach_params params = {
 		.table = t->name,
 		.layers = t->num_asked ? t->layer_ids : NULL,
@@ -91,6 +93,8 @@ static enum engram_status prepare(struct engram_table *t,
 		.tp_rank = t->tp_rank,
 		.tp_size = t->tp_size,
 		.writable = t->writable,
+		.choose_node = node >= 0,
+		.node = node,
 	};
 	struct engram_table *next;
 	enum engram_status status;

@@ -119,6 +119,17 @@ static enum engram_status parse_epoch(uint64_t *out, const json_t *value)
 	return ENGRAM_OK;
 }
 
+static bool has_word(const json_t *array, const char *word)
+{
+	for (size_t i = 0; i < json_array_size(array); i++) {
+		const char *has = json_string_value(json_array_get(array, i));
+
+		if (has && !strcmp(has, word))
+			return true;
+	}
+	return false;
+}
+
 static enum engram_status check_greeting(struct engram_client *client,
 					 const json_t *msg,
 					 struct engram_error *err)
@@ -154,6 +165,8 @@ static enum engram_status check_greeting(struct engram_client *client,
 	    parse_epoch(&epoch, json_object_get(params, "boot_epoch")))
 		return broken(client, err, "its greeting is incomplete");
 	__atomic_store_n(&client->boot_epoch, epoch, __ATOMIC_RELAXED);
+	client->has_nodes =
+		has_word(json_object_get(params, "capabilities"), "nodes");
 	return ENGRAM_OK;
 }
 

@@ -53,6 +53,7 @@ enum engram_status engram_table_info(const engram_table *table,
 		.num_heads = h->num_heads,
 		.pad_id = h->pad_id,
 		.token_map_len = (int64_t)h->token_map.count,
+		.node = table->node,
 	};
 	memcpy(out->content_id, table->content_id, sizeof(out->content_id));
 	for (i = 0; i < table->num_layers; i++) {

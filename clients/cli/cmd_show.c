@@ -83,6 +83,25 @@ static void print_nodes(const json_t *table)
 		putchar('\n');
 }
 
+/* Where there is a copy on each node: which. */
+static void print_copies(const json_t *table)
+{
+	const json_t *layers = json_object_get(table, "layers");
+	const json_t *copies =
+		json_object_get(json_array_get(layers, 0), "copies");
+	const json_t *copy;
+	size_t i;
+
+	if (!json_array_size(copies))
+		return;
+	printf("%s: a copy on each node:", cli_text(table, "name", "?"));
+	json_array_foreach(copies, i, copy)
+	{
+		printf(" %lld", (long long)cli_int(copy, "node"));
+	}
+	putchar('\n');
+}
+
 /* Of a table, or of a running load: people expect it to be taken over. */
 static void print_not_adopted(const char *name, const json_t *object)
 {
@@ -149,6 +168,7 @@ static void print_tables(const json_t *tables)
 		print_not_adopted(cli_text(table, "name", "?"), table);
 		print_lacking(table);
 		print_nodes(table);
+		print_copies(table);
 	}
 }
 
@@ -290,13 +310,18 @@ static void add_leases(struct cli_columns *c, const json_t *leases)
 	char text[256] = "-";
 	size_t used = 0, i;
 	const json_t *lease;
+	char node[32];
 
 	json_array_foreach(leases, i, lease)
 	{
+		*node = '\0';
+		if (json_is_integer(json_object_get(lease, "node")))
+			snprintf(node, sizeof(node), " node %lld",
+				 (long long)cli_int(lease, "node"));
 		used += (size_t)snprintf(
-			text + used, sizeof(text) - used, "%s%s g%lld%s%s",
+			text + used, sizeof(text) - used, "%s%s g%lld%s%s%s",
 			i ? ", " : "", cli_text(lease, "table", "?"),
-			(long long)cli_int(lease, "generation"),
+			(long long)cli_int(lease, "generation"), node,
 			json_is_true(json_object_get(lease, "writable"))
 				? " writable"
 				: "",

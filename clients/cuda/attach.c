@@ -254,6 +254,10 @@ static enum engram_status attach_on_device(
 		t->read_only = 0;
 	attach.writable =
 		t->placement == ENGRAM_CUDA_REGISTERED && !t->read_only;
+	if (!attach.choose_node) {
+		attach.node = cuda_device_node(t->device);
+		attach.choose_node = attach.node >= 0;
+	}
 	status = engram_attach(client, &attach, &t->table);
 	if (status) {
 		*err = *engram_last_error();

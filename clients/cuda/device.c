@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device.h"
 
+#include <ctype.h>
+#include <stdio.h>
+
+#include "engram_segment.h"
 #include "launch.h"
 
 /*
@@ -54,4 +58,29 @@ void cuda_leave(const struct cuda_scope *scope)
 
 	engram_cuda_ignore(cudaThreadExchangeStreamCaptureMode(&mode));
 	move_back(scope);
+}
+
+int cuda_device_node(int device)
+{
+	char bus_id[32], path[128];
+	cudaError_t code;
+	int node = -1;
+	FILE *f;
+
+	/* Where it can not be told, the sidecar chooses. */
+	code = cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device);
+	engram_cuda_ignore(code);
+	if (code)
+		return -1;
+	for (char *at = bus_id; *at; at++)
+		*at = (char)tolower((unsigned char)*at);
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/numa_node",
+		 bus_id);
+	f = fopen(path, "re");
+	if (!f)
+		return -1;
+	if (fscanf(f, "%d", &node) != 1 || node < 0 || node >= ENGRAM_NODES)
+		node = -1;
+	fclose(f);
+	return node;
 }

@@ -22,4 +22,7 @@ enum engram_status cuda_enter(struct cuda_scope *scope, int device,
 			      struct engram_error *err);
 void cuda_leave(const struct cuda_scope *scope);
 
+/* The node of memory that the device is at, or -1 where that is not known. */
+int cuda_device_node(int device);
+
 #endif

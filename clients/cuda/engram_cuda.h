@@ -64,7 +64,9 @@ struct engram_cuda_attach_params {
  * or leased.  Where the device cannot register read-only memory, the attach
  * asks engramd for a writable descriptor, which it gives only to those who
  * may change tables (ENGRAM_EPERM).  ENGRAM_EUNSUPPORTED for a device that
- * does not see registered memory at its host address.
+ * does not see registered memory at its host address.  Of a table that has a
+ * copy on each node of memory it is the one nearest to the device, unless
+ * attach->choose_node names another.
  *
  * May run while another stream of the process is being captured.
  */

@@ -29,7 +29,8 @@ class OpenParams(ctypes.Structure):
 class AttachParams(ctypes.Structure):
     _fields_ = [("table", ctypes.c_char_p), ("layers", P),
                 ("num_layers", U32), ("tp_rank", U32), ("tp_size", U32),
-                ("writable", ctypes.c_int)]
+                ("writable", ctypes.c_int), ("choose_node", ctypes.c_int),
+                ("node", ctypes.c_int32)]
 
 
 class Info(ctypes.Structure):

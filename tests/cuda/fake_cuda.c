@@ -30,6 +30,7 @@ void fake_cuda_reset(void)
 	fake_cuda.read_only = 1;
 	fake_cuda.registered_ever = 0;
 	fake_cuda.devices = 2;
+	fake_cuda.bus_id = NULL;
 	fake_cuda.contexts = 0;
 	fake_cuda.failed = NULL;
 	fake_cuda.calls = fake_cuda.fail_at = 0;
@@ -144,6 +145,20 @@ cudaError_t cudaSetDevice(int device)
 		fake_cuda.contexts |= 1u << current;
 	}
 	return end(error);
+}
+
+/* What comes of an error is no failure of anything: none is planted here. */
+cudaError_t cudaDeviceGetPCIBusId(char *bus_id, int size, int device)
+{
+	const char *id = device == 1 ? fake_cuda.bus_id : NULL;
+
+	if (!id) {
+		pthread_mutex_lock(&fake_cuda.lock);
+		return end(failing(cudaErrorInvalidDevice));
+	}
+	assert((int)strlen(id) < size);
+	memcpy(bus_id, id, strlen(id) + 1);
+	return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute,

@@ -23,6 +23,7 @@ struct fake_cuda {
 	/* what the devices can do */
 	int registers, same_address, read_only;
 	int devices;
+	const char *bus_id;    /* of device 1; that of device 0 is not known */
 	unsigned int contexts; /* 1 << device: it has one, memory is gone */
 	/* what there is */
 	struct fake_range ranges[256];

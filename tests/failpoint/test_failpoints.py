@@ -24,9 +24,9 @@ BUILD = engramd.BUILD / "failpoint"
 POINTS = [line.split() for line in subprocess.run(
     [BUILD / "list"], check=True, capture_output=True,
     text=True).stdout.splitlines()]
-# test_in_place.py has those of overwriting.
+# test_in_place.py has those of overwriting, test_copies.py those of copying.
 SIDECAR = [name for name, who in POINTS if who == "sidecar" and
-           not name.startswith(("place", "park"))]
+           not name.startswith(("place", "park", "copy"))]
 CLIENT = [name for name, who in POINTS if who == "client"]
 # Two tables are planned; the second is the one that is built.
 SECOND = {"load_planned"}

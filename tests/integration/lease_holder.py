@@ -16,7 +16,8 @@ import engramd
 class Params(ctypes.Structure):
     _fields_ = [("table", ctypes.c_char_p), ("layers", ctypes.c_void_p),
                 ("num_layers", ctypes.c_uint32), ("tp_rank", ctypes.c_uint32),
-                ("tp_size", ctypes.c_uint32), ("writable", ctypes.c_int)]
+                ("tp_size", ctypes.c_uint32), ("writable", ctypes.c_int),
+                ("choose_node", ctypes.c_int), ("node", ctypes.c_int32)]
 
 
 def attach_by_library(path, table):

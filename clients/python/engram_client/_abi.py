@@ -122,7 +122,8 @@ class OpenParams(Structure):
 
 class AttachParams(Structure):
     _fields_ = fields((c_char_p, "table"), (P, "layers"),
-                      (U32, "num_layers tp_rank tp_size"), (c_int, "writable"))
+                      (U32, "num_layers tp_rank tp_size"),
+                      (c_int, "writable choose_node"), (I32, "node"))
 
 
 class TableInfo(Structure):
@@ -131,7 +132,7 @@ class TableInfo(Structure):
         (c_char * 33, "content_id"),
         (U32, "num_layers tp_rank tp_size num_cols local_heads dim"),
         (U32, "max_ngram num_heads"), (I32, "pad_id"),
-        (I64, "token_map_len"), (U64, "mapped_bytes"))
+        (I64, "token_map_len"), (U64, "mapped_bytes"), (I32, "node"))
 
 
 class Mapping(Structure):

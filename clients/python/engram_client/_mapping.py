@@ -82,13 +82,13 @@ class Mapping:
 
     def attach(self, table: str, layers: Sequence[int] | None, tp_rank: int,
                tp_size: int, device: int, placement: str,
-               chunk_bytes: int) -> None:
+               chunk_bytes: int, node: int | None) -> None:
         ids = None if layers is None else \
             (ctypes.c_int32 * len(layers))(*layers)
         params = _abi.AttachParams(
             table=table.encode(), layers=ids and addressof(ids),
             num_layers=0 if layers is None else len(layers), tp_rank=tp_rank,
-            tp_size=tp_size)
+            tp_size=tp_size, choose_node=node is not None, node=node or 0)
         made = ctypes.c_void_p()
         if device == CPU:
             _library.check(_library.engram().attach(

@@ -260,7 +260,7 @@ class Client:
     def attach(self, table: str, *, layers: Sequence[int] | None = None,
                tp_rank: int = 0, tp_size: int = 1, device: Any = None,
                placement: str = "registered", chunk_bytes: int = 0,
-               wait: bool = True) -> Table:
+               node: int | None = None, wait: bool = True) -> Table:
         """Map a table that is ready; see engram_client.Table.
 
         layers       layer ids; None: all
@@ -273,6 +273,9 @@ class Client:
                      "device", copied into device memory; "host", not
                      registered, rows are gathered by engramd
         chunk_bytes  registered at once; 0: 4 GiB
+        node         of a table with a copy on each node of memory, the copy
+                     nearest to this node; None: nearest to the device, or to
+                     the cores that this process may run on
         wait         until it is registered, 20 to 70 ms a GiB; False: lookups
                      raise NotReady before it is (Table.wait)
 
@@ -283,4 +286,4 @@ class Client:
 
         return Table(self, table, layers=layers, tp_rank=tp_rank,
                      tp_size=tp_size, device=device, placement=placement,
-                     chunk_bytes=chunk_bytes, wait=wait)
+                     chunk_bytes=chunk_bytes, node=node, wait=wait)

@@ -92,7 +92,7 @@ class Table:
     def __init__(self, client: Client, name: str, *,
                  layers: Sequence[int] | None, tp_rank: int, tp_size: int,
                  device: Any, placement: str, chunk_bytes: int,
-                 wait: bool) -> None:
+                 node: int | None, wait: bool) -> None:
         self.device = cuda_ordinal(device)
         self._mapping: Mapping | None = None
         self._client = client
@@ -100,7 +100,7 @@ class Table:
         mapping = Mapping(client.socket, client.name, client.timeout)
         try:
             mapping.attach(name, layers, tp_rank, tp_size, self.device,
-                           placement, chunk_bytes)
+                           placement, chunk_bytes, node)
             self._read_info(mapping)
             if wait and mapping.cuda:
                 mapping.wait(None)
@@ -132,6 +132,8 @@ class Table:
         self.pad_id: int = info.pad_id
         self.token_map_len: int = info.token_map_len
         self.mapped_bytes: int = info.mapped_bytes
+        # that the copy is for; None: there is one copy
+        self.node: int | None = None if info.node < 0 else info.node
         self.record_bytes: int = lib.record_bytes(mapping.table)
         self._infos = []
         for index in range(info.num_layers):

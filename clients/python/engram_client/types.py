@@ -7,14 +7,28 @@ from collections.abc import Callable
 from typing import Any, Literal, TypedDict, Union
 
 
+class NodeBytes(TypedDict):
+    node: int
+    bytes: int
+
+
+class CopyStatus(TypedDict):
+    node: int
+    bytes: int
+    huge_bytes: int | None
+    nodes: list[NodeBytes] | None
+    segment: str
+
+
 class LayerStatus(TypedDict):
     layer_id: int
     rows: int
     dim: int
     bytes: int
     huge_bytes: int | None
-    nodes: list[dict[str, int]] | None
+    nodes: list[NodeBytes] | None
     segment: str
+    copies: list[CopyStatus] | None
 
 
 class Generation(TypedDict):
