@@ -62,7 +62,7 @@ void cuda_leave(const struct cuda_scope *scope)
 
 int cuda_device_node(int device)
 {
-	char bus_id[32], path[128];
+	char bus_id[64], path[128];
 	cudaError_t code;
 	int node = -1;
 	FILE *f;
