@@ -33,6 +33,8 @@ WAYS = {
     "both_small": {"numa": "interleave", "huge_pages": "off"},
     "both_memfd": {"numa": "interleave", "backing": "memfd",
                    "huge_pages": "require"},
+    "copies": {"numa": "replicate"},
+    "copies_memfd": {"numa": "replicate", "backing": "memfd"},
     "local": {},
     "no_node": {"numa": "bind", "numa_nodes": [2]},
     # The last one: there is no way back.
@@ -161,6 +163,19 @@ def test_interleave(tables, way):
         assert abs(found[0] - found[1]) <= 2 * HUGE
         if way != "both_small":
             assert layer["huge_bytes"] == layer["bytes"]
+
+
+@pytest.mark.parametrize("way", [x for x in WAYS if x.startswith("copies")])
+def test_replicate(tables, way):
+    """Each copy wholly on its node, and of the same bytes as ever."""
+    table = tables[way]
+    assert table["state"] == "ready"
+    assert table["content_id"] == tables["local"]["content_id"]
+    for layer in table["layers"]:
+        assert [copy["node"] for copy in layer["copies"]] == [0, 1]
+        for copy in layer["copies"]:
+            assert nodes(copy) == {copy["node"]: layer["bytes"]}
+            assert copy["huge_bytes"] == layer["bytes"]
 
 
 def test_local(tables):

@@ -48,6 +48,33 @@ static void test_nodes(void)
 	CHECK_STR(err.fix, "nodes with memory and cores are 0-1");
 	CHECK_STR(err.path, "memory.numa_nodes");
 
+	/* One copy on the only node that is wanted, or that there is. */
+	backing = (struct engram_backing){.numa = ENGRAM_NUMA_REPLICATE};
+	CHECK_OK(numa_resolve(fake_root, &backing, &err));
+	CHECK(backing.numa == ENGRAM_NUMA_REPLICATE && backing.nodes == 3);
+	CHECK(numa_backing_of(&backing, 2).numa == ENGRAM_NUMA_BIND);
+	CHECK(numa_backing_of(&backing, 2).nodes == 2);
+	CHECK(numa_backing_of(&backing, 0).nodes == 3);
+	backing.nodes = 2;
+	CHECK_OK(numa_resolve(fake_root, &backing, &err));
+	CHECK(backing.numa == ENGRAM_NUMA_BIND && backing.nodes == 2);
+	fake_root_put("sys/devices/system/node/has_cpu", "0\n");
+	backing = (struct engram_backing){.numa = ENGRAM_NUMA_REPLICATE};
+	CHECK_OK(numa_resolve(fake_root, &backing, &err));
+	CHECK(backing.numa == ENGRAM_NUMA_LOCAL && !backing.nodes);
+
+	/* Node 2 is not online: the third distance is that of node 3. */
+	fake_root_put("sys/devices/system/node/online", "0-1,3\n");
+	fake_root_put("sys/devices/system/node/node3/distance", "31 21 10\n");
+	fake_root_put("sys/devices/system/node/node0/distance", "10 21 12\n");
+	CHECK(numa_nearest(fake_root, 9, 3) == 3);
+	CHECK(numa_nearest(fake_root, 3, 3) == 1);
+	CHECK(numa_nearest(fake_root, 10, 0) == 3);
+	/* Of what is not known the lowest. */
+	CHECK(numa_nearest(fake_root, 10, 1) == 1);
+	CHECK(numa_nearest(fake_root, 12, 1) == 2);
+	CHECK(numa_nearest(fake_root, 12, 64) == 2);
+
 	/* One core of ours is near, the others are not. */
 	CHECK(!sched_getaffinity(0, sizeof(all), &all));
 	while (!CPU_ISSET(first, &all))
@@ -55,6 +82,8 @@ static void test_nodes(void)
 	snprintf(list, sizeof(list), "%d,1020-1022\n", first);
 	fake_root_put("sys/devices/system/node/node1/cpulist", list);
 	fake_root_put("sys/devices/system/node/node2/cpulist", "1023\n");
+	CHECK(numa_of_process(fake_root, getpid()) == 2);
+	CHECK(!numa_of_process(fake_root, 0));
 	CHECK(numa_cores(fake_root, 2, &cores));
 	CHECK(CPU_COUNT(&cores) == 1 && CPU_ISSET(first, &cores));
 	CHECK(!numa_cores(fake_root, 4, &cores));
