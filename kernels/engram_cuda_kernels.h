@@ -64,6 +64,7 @@ enum engram_status engram_cuda_write_slots(
 struct engram_cuda_descriptor {
 	struct engram_rows rows;
 	uint64_t generation;
+	uint64_t epoch; /* another one whenever rows may have changed */
 };
 
 struct engram_cuda_source {

@@ -72,8 +72,11 @@ enum engram_ring_result {
 struct engram_ring_counts {
 	uint64_t fallback; /* rows that it read itself, engramd being late */
 	uint64_t failed;   /* rows that nobody could read */
-	uint64_t cache_lookups, cache_hits; /* rows */
-	uint64_t reserved[4];
+	/* rows that were looked for in a cache of its own, or twice in a batch
+	 * (engram_cuda_sieve.h); were in the cache; in the batch before; and
+	 * taken by the cache */
+	uint64_t cache_lookups, cache_hits, repeats, cache_fills;
+	uint64_t reserved[2];
 };
 
 /* Which way a client takes for batches of about so many rows, as it has

@@ -304,6 +304,9 @@ static void add_said(struct engram_ring_counts *to,
 	to->cache_lookups +=
 		__atomic_load_n(&said->cache_lookups, __ATOMIC_RELAXED);
 	to->cache_hits += __atomic_load_n(&said->cache_hits, __ATOMIC_RELAXED);
+	to->repeats += __atomic_load_n(&said->repeats, __ATOMIC_RELAXED);
+	to->cache_fills +=
+		__atomic_load_n(&said->cache_fills, __ATOMIC_RELAXED);
 }
 
 void gather_said(const struct gather *gather, struct engram_ring_counts *out)

@@ -89,11 +89,18 @@ static const struct {
 	 "Rows that nobody could read, as clients say.",
 	 offsetof(struct engram_ring_counts, failed)},
 	{"engram_client_cache_lookup_rows_total",
-	 "Rows that clients looked for in caches of their own, as they say.",
+	 "Rows that clients looked for in caches of their own, or twice in a "
+	 "batch, as they say.",
 	 offsetof(struct engram_ring_counts, cache_lookups)},
 	{"engram_client_cache_hit_rows_total",
 	 "Rows that clients found in their caches, as they say.",
 	 offsetof(struct engram_ring_counts, cache_hits)},
+	{"engram_client_cache_fill_rows_total",
+	 "Rows that clients' caches took, as they say.",
+	 offsetof(struct engram_ring_counts, cache_fills)},
+	{"engram_client_repeated_rows_total",
+	 "Rows that were in the same batch before, as clients say.",
+	 offsetof(struct engram_ring_counts, repeats)},
 };
 
 static void expose_said(struct exposition *e, const struct gather *gather)

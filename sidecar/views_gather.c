@@ -85,14 +85,18 @@ static json_t *view_ring(const struct gather_entry *entry)
 	const struct engram_ring_counts *said =
 		&engram_ring_header(&entry->ring->ring)->counts;
 
-	return json_pack("{s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I}", "ring",
-			 (json_int_t)entry->id, "bytes",
+	return json_pack("{s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
+			 " s:I}",
+			 "ring", (json_int_t)entry->id, "bytes",
 			 (json_int_t)entry->ring->ring.bytes, "leases",
 			 view_bindings(entry->ring), "batches",
 			 (json_int_t)use.batches, "refused",
 			 (json_int_t)use.refused, "rows", (json_int_t)use.rows,
 			 "fallback", load_count(&said->fallback), "failed",
-			 load_count(&said->failed));
+			 load_count(&said->failed), "cache_lookups",
+			 load_count(&said->cache_lookups), "cache_hits",
+			 load_count(&said->cache_hits), "repeats",
+			 load_count(&said->repeats));
 }
 
 json_t *view_rings(const struct client *client)
@@ -138,7 +142,8 @@ static json_t *view_measured(const struct gather *gather)
 
 json_t *view_gather(const struct gather *gather)
 {
-	uint64_t bytes = 0, fallback = 0, failed = 0;
+	struct engram_ring_counts all = {0};
+	uint64_t bytes = 0;
 	const struct gather_entry *e;
 	struct gather_counts counts;
 	int rings = 0;
@@ -153,18 +158,23 @@ json_t *view_gather(const struct gather *gather)
 
 		rings++;
 		bytes += e->ring->ring.bytes;
-		fallback += (uint64_t)load_count(&said->fallback);
-		failed += (uint64_t)load_count(&said->failed);
+		all.fallback += (uint64_t)load_count(&said->fallback);
+		all.failed += (uint64_t)load_count(&said->failed);
+		all.cache_lookups += (uint64_t)load_count(&said->cache_lookups);
+		all.cache_hits += (uint64_t)load_count(&said->cache_hits);
+		all.repeats += (uint64_t)load_count(&said->repeats);
 	}
-	return json_pack("{s:I, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:b,"
-			 " s:o}",
-			 "threads", (json_int_t)gather->pool.num_workers,
-			 "rings", rings, "ring_bytes", (json_int_t)bytes,
-			 "batches", (json_int_t)counts.batches, "rows",
-			 (json_int_t)counts.rows, "refused",
-			 (json_int_t)counts.refused, "fallback",
-			 load_count(&fallback), "failed", load_count(&failed),
-			 "cpu_seconds", counts.cpu_seconds, "asleep",
-			 atomic_load(&gather->pool.asleep), "measured",
-			 view_measured(gather));
+	return json_pack(
+		"{s:I, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
+		" s:I, s:f, s:b, s:o}",
+		"threads", (json_int_t)gather->pool.num_workers, "rings", rings,
+		"ring_bytes", (json_int_t)bytes, "batches",
+		(json_int_t)counts.batches, "rows", (json_int_t)counts.rows,
+		"refused", (json_int_t)counts.refused, "fallback",
+		load_count(&all.fallback), "failed", load_count(&all.failed),
+		"cache_lookups", load_count(&all.cache_lookups), "cache_hits",
+		load_count(&all.cache_hits), "repeats",
+		load_count(&all.repeats), "cpu_seconds", counts.cpu_seconds,
+		"asleep", atomic_load(&gather->pool.asleep), "measured",
+		view_measured(gather));
 }

@@ -210,6 +210,13 @@ static void print_choices(const json_t *choices)
 	putchar('\n');
 }
 
+/* Of the rows that were looked for in clients' caches. */
+static double percent(const json_t *gather, const char *what)
+{
+	return 100 * cli_number(gather, what) /
+	       cli_number(gather, "cache_lookups");
+}
+
 /* An older engramd does not say. */
 static void print_gather(const json_t *gather)
 {
@@ -232,6 +239,12 @@ static void print_gather(const json_t *gather)
 		       "%lld that nobody did\n",
 		       (long long)cli_int(gather, "fallback"),
 		       (long long)cli_int(gather, "failed"));
+	if (cli_int(gather, "cache_lookups"))
+		printf("client cache %lld rows looked for, %.1f %% found, "
+		       "%.1f %% of them twice in a batch\n",
+		       (long long)cli_int(gather, "cache_lookups"),
+		       percent(gather, "cache_hits"),
+		       percent(gather, "repeats"));
 	json_array_foreach(measured, i, one)
 	{
 		printf("auto         pid %lld: ",

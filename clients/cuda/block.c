@@ -62,6 +62,7 @@ static void place_all(struct engram_cuda_table *t,
 		struct engram_cuda_descriptor descriptor = {
 			.rows = t->sources[i].rows,
 			.generation = info.generation,
+			.epoch = t->epoch,
 		};
 
 		t->sources[i].descriptor =

@@ -52,6 +52,22 @@ struct engram_cuda_gather_params {
 	int no_measuring;  /* AUTO and HYBRID are HOST then */
 	/* more slots, for engram_cuda_gather_prefetch; 8 in all */
 	uint32_t prefetch_slots;
+	/*
+	 * Bytes of device memory for a cache of rows, which large batches look
+	 * into first, whatever their path, and from which they come; of this
+	 * handle alone; 0: none.  Rows that come again and again stay, whatever
+	 * passes by, and none outlives a change of generation.  Worth it where
+	 * ids are skewed, as those of text are.  ENGRAM_EINVAL with
+	 * ENGRAM_CUDA_DEVICE.
+	 */
+	uint64_t cache_bytes;
+	/* Non-zero: of large batches of HOST and HYBRID, rows that are in the
+	 * batch more than once are gathered once.  Worth it where more than a
+	 * third of them are.  With a cache it is always so. */
+	int deduplicate;
+	/* Batches of fewer rows go past both, since what they would save is
+	 * less than the launches cost; 0: 10241, more than one kernel takes. */
+	uint32_t sieve_min_rows;
 };
 
 /*
@@ -87,9 +103,9 @@ enum engram_status engram_cuda_gather_lookup_raw(
 /*
  * A lookup in two calls, for ids that the host knows early: the rows come while
  * the device does something else.  Batches are taken in the order they were
- * posted, none twice, and not by a graph.  `ids` is in host memory, int32
- * [num_tokens, num_cols], and is copied.  *misses, if not NULL, grows by the
- * ids that no row answers; the table's counter does not.
+ * posted, none twice, and not by a graph; past the cache.  `ids` is in host
+ * memory, int32 [num_tokens, num_cols], and is copied.  *misses, if not NULL,
+ * grows by the ids that no row answers; the table's counter does not.
  * ENGRAM_EBUSY while the next slot is in use: take what was posted first, and
  * let the stream get that far.  ENGRAM_EINVAL for more rows than max_rows.
  */
@@ -122,6 +138,19 @@ struct engram_cuda_gather_counters {
 enum engram_status engram_cuda_gather_counters(
 	engram_cuda_gather *gather, engram_stream stream,
 	struct engram_cuda_gather_counters *out);
+
+/* Of the lookups that went through a cache, or whose rows were deduplicated;
+ * as of some moment ago: nothing is waited for. */
+struct engram_cuda_gather_stats {
+	uint64_t entries;      /* rows that the cache has room for */
+	uint64_t device_bytes; /* of it, and of what finds repeated rows */
+	uint64_t rows;	       /* looked up */
+	uint64_t hits;	       /* in the cache */
+	uint64_t repeats;      /* others that were in the batch before */
+	uint64_t fills;	       /* rows that the cache took */
+};
+enum engram_status engram_cuda_gather_stats(
+	const engram_cuda_gather *gather, struct engram_cuda_gather_stats *out);
 
 #ifdef __cplusplus
 }

@@ -165,6 +165,7 @@ static void destroy(struct engram_cuda_gather *g)
 		engram_cuda_ignore(cudaEventDestroy(g->fork));
 	if (g->side)
 		engram_cuda_ignore(cudaStreamDestroy(g->side));
+	cuda_gather_sieve_close(g);
 	cuda_gather_rescue_close(g);
 	cuda_gather_unregister(g->ring, g->registered);
 	if (g->states)
@@ -194,11 +195,12 @@ static enum engram_status open_on_device(
 		status = make_side(g, err);
 	if (!status)
 		status = cuda_gather_watch_start(g, err);
-	if (status || p->no_measuring ||
-	    g->table->placement != ENGRAM_CUDA_REGISTERED ||
-	    engram_cuda_progress(g->table, &progress) || !progress.ready)
-		return status;
-	return cuda_gather_measure(g, err);
+	if (!status && !p->no_measuring &&
+	    g->table->placement == ENGRAM_CUDA_REGISTERED &&
+	    !engram_cuda_progress(g->table, &progress) && progress.ready)
+		status = cuda_gather_measure(g, err);
+	/* both paths were measured without it */
+	return status ? status : cuda_gather_sieve_open(g, p, err);
 }
 
 static enum engram_status check_params(
@@ -301,5 +303,28 @@ enum engram_status engram_cuda_gather_counters(
 		return engram_set_last_error(&err);
 	*out = (struct engram_cuda_gather_counters){
 		counters.posted, counters.fallback, counters.failed};
+	return ENGRAM_OK;
+}
+
+enum engram_status engram_cuda_gather_stats(
+	const engram_cuda_gather *gather, struct engram_cuda_gather_stats *out)
+{
+	const struct engram_ring_counts *told =
+		&engram_ring_header(gather->ring)->counts;
+	struct engram_table_info info;
+	/* a forked child's copy of the handle */
+	enum engram_status status =
+		engram_table_info(gather->table->table, &info);
+
+	if (status)
+		return status;
+	*out = (struct engram_cuda_gather_stats){
+		.entries = (uint64_t)gather->sieve.sets * ENGRAM_SIEVE_WAYS,
+		.device_bytes = gather->sieve_bytes,
+		.rows = __atomic_load_n(&told->cache_lookups, __ATOMIC_RELAXED),
+		.hits = __atomic_load_n(&told->cache_hits, __ATOMIC_RELAXED),
+		.repeats = __atomic_load_n(&told->repeats, __ATOMIC_RELAXED),
+		.fills = __atomic_load_n(&told->cache_fills, __ATOMIC_RELAXED),
+	};
 	return ENGRAM_OK;
 }

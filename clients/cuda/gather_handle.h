@@ -10,6 +10,7 @@
 
 #include "engram_cuda_gather.h"
 #include "engram_cuda_ring.h"
+#include "engram_cuda_sieve.h"
 #include "engram_gather.h"
 #include "engram_ring.h"
 #include "table.h"
@@ -43,6 +44,14 @@ struct engram_cuda_gather {
 	/* what was measured, smaller batches first */
 	struct engram_ring_choice choices[ENGRAM_RING_CHOICES];
 	uint32_t num_choices;
+
+	/* gather_sieve.c; zeroed, or in this device memory */
+	struct engram_cuda_sieve sieve;
+	void *sieve_memory;
+	uint32_t sieve_min_rows;
+	uint64_t sieve_bytes;
+	/* what it had counted, as of the time before last and the last */
+	struct engram_ring_counts seen[2];
 
 	/* gather_prefetch.c: batch n is in slot slots + n % num_prefetched */
 	struct cuda_prefetched prefetched[ENGRAM_RING_SLOTS];
@@ -93,6 +102,19 @@ struct engram_cuda_ring cuda_gather_slot(struct engram_cuda_gather *g,
  * one kernel, or by the copy engine. */
 uint32_t cuda_gather_flag_rows(int64_t rows, int small);
 int cuda_gather_is_small(const struct engram_cuda_source *source, int64_t rows);
+/* Have the stream wait until a chunk was answered, or given up. */
+enum engram_status cuda_gather_wait(const struct engram_cuda_gather *g,
+				    const struct engram_cuda_ring *ring,
+				    uint32_t chunk, engram_stream stream,
+				    struct engram_error *err);
+/* Have what comes next on the side wait for what is in the stream; and the
+ * stream for the side. */
+enum engram_status cuda_gather_fork(const struct engram_cuda_gather *g,
+				    engram_stream stream,
+				    struct engram_error *err);
+enum engram_status cuda_gather_join(const struct engram_cuda_gather *g,
+				    engram_stream stream,
+				    struct engram_error *err);
 /* What follows the post of a large batch. */
 enum engram_status cuda_gather_fetch_large(
 	struct engram_cuda_gather *g, const struct engram_cuda_ring *ring,
@@ -101,6 +123,20 @@ enum engram_status cuda_gather_fetch_large(
 /* That of batches of about so many rows; NULL: nothing was measured. */
 const struct engram_ring_choice *cuda_gather_choice(
 	const struct engram_cuda_gather *g, int64_t num_rows);
+
+/* ---- gather_sieve.c ---- */
+
+enum engram_status cuda_gather_sieve_open(
+	struct engram_cuda_gather *g, const struct engram_cuda_gather_params *p,
+	struct engram_error *err);
+void cuda_gather_sieve_close(struct engram_cuda_gather *g);
+/* Of so many rows, how many have to be fetched, as of late. */
+int64_t cuda_gather_expected(const struct engram_cuda_gather *g, int64_t rows);
+/* A batch through the sieve; `ring` NULL: over UVA alone. */
+enum engram_status cuda_gather_sieve_lookup(
+	struct engram_cuda_gather *g, const struct engram_cuda_ring *ring,
+	const struct engram_cuda_ring_batch *batch, uint32_t layer,
+	uint32_t own_ppt, engram_stream stream, struct engram_error *err);
 
 /* ---- gather_measure.c ---- */
 

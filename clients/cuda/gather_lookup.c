@@ -24,6 +24,8 @@ struct lookup {
 	struct engram_cuda_ring_batch batch;
 	const struct engram_cuda_grid *grid;
 	uint32_t own_ppt; /* thousandths that the device reads itself */
+	uint32_t layer;
+	int sieved;
 	engram_stream stream;
 };
 
@@ -55,11 +57,18 @@ static int64_t rows_of(const struct lookup *l, int64_t tokens)
 
 /* ---- which way ---- */
 
+static int is_sieved(const struct engram_cuda_gather *g, int64_t rows)
+{
+	return g->sieve.records && rows >= g->sieve_min_rows;
+}
+
 const struct engram_ring_choice *cuda_gather_choice(
 	const struct engram_cuda_gather *g, int64_t num_rows)
 {
 	const struct engram_ring_choice *best = NULL;
 
+	if (is_sieved(g, num_rows))
+		num_rows = cuda_gather_expected(g, num_rows);
 	/* sizes are twice as large each: the nearer one, as a factor */
 	for (uint32_t i = 0; i < g->num_choices; i++)
 		if (!best || num_rows * num_rows >=
@@ -100,6 +109,23 @@ uint32_t cuda_gather_flag_rows(int64_t rows, int small)
 
 /* ---- a part of a batch, in a slot ---- */
 
+enum engram_status cuda_gather_wait(const struct engram_cuda_gather *g,
+				    const struct engram_cuda_ring *ring,
+				    uint32_t chunk, engram_stream stream,
+				    struct engram_error *err)
+{
+	CUresult result;
+
+	result = g->wait_value((CUstream)stream,
+			       (CUdeviceptr)&ring->slot->flags[chunk].value, 3,
+			       CU_STREAM_WAIT_VALUE_AND);
+	if (result == CUDA_SUCCESS)
+		return ENGRAM_OK;
+	engram_error_set(err, ENGRAM_ECUDA, "cuStreamWaitValue32: error %d",
+			 (int)result);
+	return ENGRAM_ECUDA;
+}
+
 static enum engram_status wait_and_copy(const struct engram_cuda_gather *g,
 					const struct engram_cuda_ring *ring,
 					uint32_t flag_rows, uint32_t begin,
@@ -107,17 +133,11 @@ static enum engram_status wait_and_copy(const struct engram_cuda_gather *g,
 					struct engram_error *err)
 {
 	size_t stride = ring->row_stride;
-	CUresult result;
+	enum engram_status status =
+		cuda_gather_wait(g, ring, begin / flag_rows, stream, err);
 
-	result = g->wait_value(
-		(CUstream)stream,
-		(CUdeviceptr)&ring->slot->flags[begin / flag_rows].value, 3,
-		CU_STREAM_WAIT_VALUE_AND);
-	if (result != CUDA_SUCCESS) {
-		engram_error_set(err, ENGRAM_ECUDA,
-				 "cuStreamWaitValue32: error %d", (int)result);
-		return ENGRAM_ECUDA;
-	}
+	if (status)
+		return status;
 	return engram_cuda_status(
 		cudaMemcpyAsync(g->staging + begin * stride,
 				ring->rows + begin * stride, rows * stride,
@@ -168,7 +188,14 @@ static enum engram_status lookup_slot(struct lookup *l,
 	int small = is_small(l);
 	enum engram_status status;
 
+	if (l->sieved && l->own_ppt >= 1000)
+		return cuda_gather_sieve_lookup(g, NULL, &l->batch, l->layer,
+						l->own_ppt, l->stream, err);
 	l->ring = cuda_gather_slot(g, g->next_slot++ % g->slots);
+	if (l->sieved)
+		return cuda_gather_sieve_lookup(g, &l->ring, &l->batch,
+						l->layer, l->own_ppt, l->stream,
+						err);
 	l->batch.own_rows = small ? own_rows(l) : 0;
 	l->batch.flag_rows =
 		cuda_gather_flag_rows(rows - l->batch.own_rows, small);
@@ -245,6 +272,27 @@ static enum engram_status lookup_uva(const struct lookup *l,
 				      l->grid, stream, err);
 }
 
+enum engram_status cuda_gather_fork(const struct engram_cuda_gather *g,
+				    engram_stream stream,
+				    struct engram_error *err)
+{
+	enum engram_status status = engram_cuda_status(
+		cudaEventRecord(g->fork, stream), "cudaEventRecord", err);
+
+	return status ? status
+		      : engram_cuda_status(
+				cudaStreamWaitEvent(g->side, g->fork, 0),
+				"cudaStreamWaitEvent", err);
+}
+
+enum engram_status cuda_gather_join(const struct engram_cuda_gather *g,
+				    engram_stream stream,
+				    struct engram_error *err)
+{
+	return engram_cuda_status(cudaStreamWaitEvent(stream, g->join, 0),
+				  "cudaStreamWaitEvent", err);
+}
+
 /* The last tokens over UVA on the side, the first ones as they are gathered. */
 static enum engram_status lookup_beside(struct lookup *l, int64_t num_tokens,
 					struct engram_error *err)
@@ -261,12 +309,7 @@ static enum engram_status lookup_beside(struct lookup *l, int64_t num_tokens,
 	last.batch.args = &last.args;
 	advance(&last, first);
 	last.args.num_tokens = num_tokens - first;
-	status = engram_cuda_status(cudaEventRecord(g->fork, l->stream),
-				    "cudaEventRecord", err);
-	if (!status)
-		status = engram_cuda_status(
-			cudaStreamWaitEvent(g->side, g->fork, 0),
-			"cudaStreamWaitEvent", err);
+	status = cuda_gather_fork(g, l->stream, err);
 	if (!status)
 		status = lookup_uva(&last, g->side, err);
 	if (!status)
@@ -274,11 +317,7 @@ static enum engram_status lookup_beside(struct lookup *l, int64_t num_tokens,
 					    "cudaEventRecord", err);
 	if (!status)
 		status = lookup_parts(l, first, err);
-	if (!status)
-		status = engram_cuda_status(
-			cudaStreamWaitEvent(l->stream, g->join, 0),
-			"cudaStreamWaitEvent", err);
-	return status;
+	return status ? status : cuda_gather_join(g, l->stream, err);
 }
 
 /* What fills up the tiles of scales. */
@@ -312,7 +351,14 @@ static enum engram_status lookup(struct lookup *l, int64_t num_tokens,
 	if (path == ENGRAM_PATH_HYBRID && choice &&
 	    l->g->table->placement != ENGRAM_CUDA_HOST)
 		l->own_ppt = choice->own_ppt;
+	if (path == ENGRAM_PATH_UVA)
+		l->own_ppt = 1000;
 	l->args.num_tokens = num_tokens;
+	/* over UVA alone repeated rows cost next to nothing */
+	l->sieved = is_sieved(l->g, rows_of(l, num_tokens)) &&
+		    (l->g->sieve.sets || l->own_ppt < 1000);
+	if (l->sieved)
+		return lookup_parts(l, num_tokens, err);
 	if (l->own_ppt >= 1000)
 		return lookup_uva(l, l->stream, err);
 	if (l->own_ppt && !is_small(l))
@@ -330,6 +376,7 @@ static enum engram_status lookup_by(
 	engram_cuda_table *t = gather->table;
 	struct engram_error err;
 	enum engram_status status;
+	int uva;
 
 	status = cuda_begin_lookup(t, layer, params, &l->args);
 	if (status)
@@ -337,18 +384,24 @@ static enum engram_status lookup_by(
 	if (path == ENGRAM_PATH_AUTO)
 		path = engram_cuda_gather_path(
 			gather, params->num_tokens * l->args.local_heads);
-	if (path == ENGRAM_PATH_UVA && l->batch.out)
+	/* by a device that can, unless there is a cache to look into */
+	uva = path == ENGRAM_PATH_UVA &&
+	      (!gather->sieve.sets || t->placement == ENGRAM_CUDA_HOST ||
+	       !is_sieved(gather, params->num_tokens * l->args.local_heads));
+	if (uva && l->batch.out)
 		return engram_cuda_table_lookup(t, layer, params, l->batch.out,
 						l->stream);
-	if (path == ENGRAM_PATH_UVA)
+	if (uva)
 		return engram_cuda_table_lookup_raw(t, layer, params,
 						    &l->batch.raw, l->stream);
-	if (path != ENGRAM_PATH_HOST && path != ENGRAM_PATH_HYBRID) {
+	if (path != ENGRAM_PATH_UVA && path != ENGRAM_PATH_HOST &&
+	    path != ENGRAM_PATH_HYBRID) {
 		engram_invalid(&err, "path", "unknown",
 			       "use one of enum engram_cuda_path");
 		return engram_set_last_error(&err);
 	}
 	l->g = gather;
+	l->layer = layer;
 	l->grid = &params->grid;
 	l->batch.source = &t->sources[layer];
 	l->batch.args = &l->args;

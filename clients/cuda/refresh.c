@@ -214,6 +214,7 @@ static enum engram_status begin(struct engram_cuda_table *t,
 	next->placement = t->placement;
 	next->read_only = t->read_only;
 	next->chunk_bytes = t->chunk_bytes;
+	next->epoch = t->epoch + 1;
 	t->next = next;
 	rc = start(t, CUDA_NEXT_PREPARING, run_prepare);
 	if (!rc)
@@ -286,6 +287,7 @@ static void exchange(struct engram_cuda_table *t)
 {
 	struct engram_cuda_table *next = t->next;
 
+	t->epoch = next->epoch;
 	memcpy(t->layers, next->layers, sizeof(t->layers));
 	for (uint32_t i = 0; i < t->num_layers; i++)
 		t->sources[i].rows = next->sources[i].rows;

@@ -75,6 +75,7 @@ struct engram_cuda_table {
 	int next_started;
 	int64_t next_try; /* after a failure, CLOCK_MONOTONIC ns */
 	struct engram_error next_failure;
+	uint64_t epoch; /* counts refreshes */
 	/* of a `next` */
 	uint64_t generation;
 	int same_memory; /* mapped as what it is next to, and nothing to copy */

@@ -22,6 +22,8 @@
 struct lookup_task {
 	struct engram_rows rows;
 	const struct engram_cuda_descriptor *descriptor;
+	/* of rows that were staged: whose tensor scale they have */
+	const struct engram_cuda_descriptor *scaled_by;
 	struct engram_lookup_args args;
 	int every;	   /* no ids: all stored rows in their order */
 	int64_t first_row; /* of the output, [num_tokens, local_heads] */
@@ -46,6 +48,8 @@ static __device__ __forceinline__ struct engram_rows rows_now(
 		rows.row_end = now->row_end;
 		rows.tensor_scale = now->tensor_scale;
 	}
+	if (task.scaled_by)
+		rows.tensor_scale = task.scaled_by->rows.tensor_scale;
 	return rows;
 }
 

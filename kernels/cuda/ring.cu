@@ -230,6 +230,7 @@ enum engram_status engram_cuda_ring_decode(
 	}
 	rows->row_begin = 0;
 	rows->row_end = t.lookup.num_rows;
+	t.lookup.scaled_by = t.lookup.descriptor;
 	t.lookup.descriptor = NULL;
 	t.lookup.every = 1;
 	t.lookup.first_row = begin;

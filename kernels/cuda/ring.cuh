@@ -108,19 +108,26 @@ static __device__ __forceinline__ void write_id(const struct ring_task &t,
 }
 
 /* A word each, by threads 0..ENGRAM_RING_POST_WORDS - 1. */
-static __device__ __forceinline__ void write_post(const struct ring_task &t,
-						  struct engram_ring_slot *slot,
-						  uint32_t seq, uint32_t word)
+static __device__ __forceinline__ void write_post_of(
+	const struct ring_task &t, struct engram_ring_slot *slot, uint32_t seq,
+	uint32_t word, uint32_t num_rows, uint32_t flag_rows)
 {
-	uint32_t value = t.posted_rows;
+	uint32_t value = num_rows;
 
 	if (word == ENGRAM_RING_FLAG_ROWS)
-		value = t.flag_rows;
+		value = flag_rows;
 	else if (word == ENGRAM_RING_LAYER_ID)
 		value = (uint32_t)t.layer_id;
 	else if (word == ENGRAM_RING_GENERATION)
 		value = (uint32_t)t.lookup.descriptor->generation;
 	store_word(&slot->post.words[word], seq, value);
+}
+
+static __device__ __forceinline__ void write_post(const struct ring_task &t,
+						  struct engram_ring_slot *slot,
+						  uint32_t seq, uint32_t word)
+{
+	write_post_of(t, slot, seq, word, t.posted_rows, t.flag_rows);
 }
 
 /* Will the rescue slot have the chunk?  By one thread. */

@@ -11,8 +11,10 @@ in one run, interleaved, all ids new in every repetition:
   auto     the one that was measured to be faster at this size
 for uniform and Zipf ids; then the latency of decode steps, alone, beside a
 prefill, with the threads' cores loaded, and of four clients at once; what
-lookups take from a GEMM or a copy beside them (as in bench_model.py); and host
-with 1 to 14 threads.
+lookups take from a GEMM or a copy beside them (as in bench_model.py); lookups
+through a cache in device memory, which has seen ids of the same kind before,
+and with repeated rows gathered once, for all sizes of batches; and host with 1
+to 14 threads.
 """
 import itertools
 import pathlib
@@ -37,7 +39,8 @@ TOKENS = (32, 64, 256, 1024, 4096, 8192)
 THREADS = (1, 2, 4, 8, 12, 14)
 THREAD_TOKENS = (32, 256, 8192)
 CLIENTS = 4  # at once
-PARTS = ("paths", "latency", "stolen", "threads")
+PARTS = ("paths", "latency", "stolen", "cache", "threads")
+WARM_TOKENS, WARM_LOOKUPS = 8192, 100  # of a cache
 PATHS = {"uva": gather_client.UVA, "host": gather_client.HOST,
          "hybrid": gather_client.HYBRID, "auto": gather_client.AUTO}
 BASE = "triton"
@@ -189,6 +192,8 @@ def compare(args, work, checkpoint, rows):
                 args.steps or (1000 if args.quick else 100000))
         if "stolen" in args.parts:
             result["stolen"] = stolen(args, table, client, rows)
+        if "cache" in args.parts:
+            result["cache"] = cached(args, table, server, client, rows)
         return {**result, "counters": client.counters(),
                 "gather": server.gather()}
 
@@ -207,6 +212,59 @@ def compare_paths(args, table, client, rows):
                 (client.path(tokens * HEADS) - 1) % 4]
             show(case)
             found.append(case)
+    return found
+
+
+def warm(client, rows, distribution, seed):
+    """What a cache has seen when it is measured."""
+    import torch
+
+    out = torch.empty((WARM_TOKENS, HEADS, tables.DIM), dtype=torch.bfloat16,
+                      device="cuda")
+    for turn in range(WARM_LOOKUPS):
+        ids, = id_sets.make_sets(distribution, rows, 1, WARM_TOKENS, HEADS,
+                                 seed + turn)
+        client.lookup(PATHS["host"], ids, out)
+    torch.cuda.synchronize()
+
+
+def shares(before, after):
+    """Of the rows between two looks at the counts."""
+    count = {name: after[name] - before[name] for name in after}
+    return {name: count[name] / max(count["rows"], 1)
+            for name in ("hits", "repeats", "fills")}
+
+
+def cached(args, table, server, client, rows):
+    """Each distribution with a cache of its own."""
+    found, rows = [], min(rows, table.rows)
+    for distribution in id_sets.DISTRIBUTIONS:
+        with gather_client.Client(
+                args.lib, server.socket,
+                cache_bytes=args.cache_mib << 20) as cache, \
+                gather_client.Client(args.lib, server.socket,
+                                     deduplicate=1) as once:
+            warm(cache, rows, distribution, args.seed + 5000)
+            functions = {BASE: variants.Triton(table).run}
+            for prefix, one, names in (("", client, ("auto",)),
+                                       ("cache_", cache, PATHS),
+                                       ("once_", once, ("host", "hybrid"))):
+                functions.update({
+                    prefix + name: function for name, function in
+                    path_functions(one, names).items()})
+            for tokens in args.tokens:
+                before = cache.stats(), once.stats()
+                case = time_paths(functions, rows, tokens, distribution,
+                                  repetitions(tokens, args.quick),
+                                  args.seed + 7000 + tokens)
+                case["cache"] = shares(before[0], cache.stats())
+                case["once"] = shares(before[1], once.stats())
+                case["cache"].update(entries=before[0]["entries"],
+                                     device_bytes=before[0]["device_bytes"])
+                show(case)
+                print(f"cache {case['cache']}, once {case['once']}",
+                      flush=True)
+                found.append(case)
     return found
 
 
@@ -238,6 +296,8 @@ def main():
                         help="of engramd, beside the rivals (%(default)s)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS,
                         help="(all)")
+    parser.add_argument("--cache-mib", type=int, default=1024,
+                        help="of the cache (%(default)s)")
     parser.add_argument("--steps", type=int,
                         help="of each latency (100000; with --quick 1000)")
     parser.add_argument("--rounds", type=int, default=5,

@@ -5,7 +5,7 @@ import ctypes
 import engram_ctypes
 from engram_client._abi import (
     AttachParams, CudaAttachParams, CudaGatherCounters, CudaGatherParams,
-    CudaLookupParams, OpenParams)
+    CudaGatherStats, CudaLookupParams, OpenParams)
 from engram_client._abi import HOST as NOT_REGISTERED
 from engram_client._abi import REGISTERED
 from engram_ctypes import I64, P
@@ -16,7 +16,8 @@ AUTO, UVA, HOST, HYBRID = range(4)
 class Client:
     """Use it in a `with`."""
 
-    def __init__(self, path, socket, placement=REGISTERED, measuring=True):
+    def __init__(self, path, socket, placement=REGISTERED, measuring=True,
+                 cache_bytes=0, deduplicate=0):
         self._so = engram_ctypes._load(path)
         self._client, self._table, self._gather = P(), P(), P()
         self._call("engram_open", OpenParams(
@@ -28,7 +29,10 @@ class Client:
                    ctypes.byref(self._table))
         self._call("engram_cuda_wait", self._table, -1)
         self._call("engram_cuda_gather_open", self._table,
-                   CudaGatherParams(no_measuring=not measuring),
+                   CudaGatherParams(no_measuring=not measuring,
+                                    cache_bytes=cache_bytes,
+                                    deduplicate=deduplicate,
+                                    sieve_min_rows=1),
                    ctypes.byref(self._gather))
 
     def _call(self, name, *args):
@@ -55,6 +59,11 @@ class Client:
 
     def path(self, rows):
         return self._so.engram_cuda_gather_path(self._gather, I64(rows))
+
+    def stats(self):
+        found = CudaGatherStats()
+        self._call("engram_cuda_gather_stats", self._gather, found)
+        return {name: getattr(found, name) for name, _ in found._fields_}
 
     def counters(self):
         import torch

@@ -3,10 +3,9 @@
  * once and by the CPU. */
 #include <time.h>
 
-#include "engram_cuda_ring.h"
-#include "engram_ring.h"
 #include "engram_row_math.h"
 #include "engram_segment.h"
+#include "fake_ring.h"
 
 #define IDLE_NS	  UINT64_C(1000000)
 #define RESCUE_NS UINT64_C(10000000000)
@@ -53,13 +52,13 @@ static void write_ids(const struct engram_cuda_ring *ring,
 		*args->misses += missed;
 }
 
-static void write_post(struct engram_ring_slot *slot,
-		       const struct engram_cuda_ring_batch *batch, uint32_t seq,
-		       int64_t rows)
+void fake_ring_write_post(struct engram_ring_slot *slot,
+			  const struct engram_cuda_ring_batch *batch,
+			  uint32_t seq, uint32_t rows, uint32_t flag_rows)
 {
 	const uint32_t values[ENGRAM_RING_POST_WORDS] = {
-		[ENGRAM_RING_NUM_ROWS] = (uint32_t)rows,
-		[ENGRAM_RING_FLAG_ROWS] = batch->flag_rows,
+		[ENGRAM_RING_NUM_ROWS] = rows,
+		[ENGRAM_RING_FLAG_ROWS] = flag_rows,
 		[ENGRAM_RING_LAYER_ID] = (uint32_t)batch->layer_id,
 		[ENGRAM_RING_GENERATION] =
 			(uint32_t)batch->source->descriptor->generation,
@@ -71,6 +70,20 @@ static void write_post(struct engram_ring_slot *slot,
 				 __ATOMIC_RELEASE);
 }
 
+int fake_ring_await_idle(const struct engram_cuda_ring *ring)
+{
+	const struct engram_cuda_ring_state *s = ring->state;
+	uint64_t end = now_ns() + IDLE_NS;
+	int idle;
+
+	while (idle = !s->unsettled ||
+		      __atomic_load_n(&ring->slot->answer.finished,
+				      __ATOMIC_ACQUIRE) == s->posted,
+	       !idle && now_ns() < end)
+		;
+	return idle;
+}
+
 /* The first rows of a batch. */
 static void post(const struct engram_cuda_ring *ring,
 		 const struct engram_cuda_ring_batch *batch, int64_t rows)
@@ -78,14 +91,8 @@ static void post(const struct engram_cuda_ring *ring,
 	struct engram_ring_slot *slot = ring->slot;
 	struct engram_cuda_ring_state *s = ring->state;
 	uint32_t seq = engram_ring_next_seq(s->seq);
-	uint64_t end = now_ns() + IDLE_NS;
-	int idle;
+	int idle = fake_ring_await_idle(ring);
 
-	while (idle = !s->unsettled ||
-		      __atomic_load_n(&slot->answer.finished,
-				      __ATOMIC_ACQUIRE) == s->posted,
-	       !idle && now_ns() < end)
-		;
 	s->seq = seq;
 	s->unsettled = !idle;
 	for (uint32_t i = 0; i < ENGRAM_RING_FLAGS; i++)
@@ -97,7 +104,8 @@ static void post(const struct engram_cuda_ring *ring,
 	write_ids(ring, batch, seq);
 	if (!idle)
 		return;
-	write_post(slot, batch, seq, rows);
+	fake_ring_write_post(slot, batch, seq, (uint32_t)rows,
+			     batch->flag_rows);
 	s->posted = seq;
 	ring->counters->posted++;
 }
@@ -212,9 +220,9 @@ static uint32_t seq_of(const struct engram_cuda_ring *ring,
 	return batch->posted_seq ? batch->posted_seq : ring->state->seq;
 }
 
-/* Did it come; if not, was it at least answered? */
-static int has_come(const struct engram_cuda_ring *ring,
-		    const struct engram_cuda_ring_batch *batch, uint32_t value)
+int fake_ring_has_come(const struct engram_cuda_ring *ring,
+		       const struct engram_cuda_ring_batch *batch,
+		       uint32_t value)
 {
 	uint32_t seq = seq_of(ring, batch);
 
@@ -225,26 +233,35 @@ static int has_come(const struct engram_cuda_ring *ring,
 	return 0;
 }
 
+int fake_ring_await_rescue(const struct engram_cuda_ring *ring, uint32_t flag,
+			   uint32_t seq)
+{
+	const uint32_t *at = &ring->rescue->flags[flag].value;
+	uint64_t end = now_ns() + RESCUE_NS;
+	uint32_t value;
+
+	while (value = __atomic_load_n(at, __ATOMIC_ACQUIRE),
+	       value >> 2 != seq || !(value & 3))
+		if (now_ns() > end)
+			return 0;
+	return value == engram_ring_flag_of(seq, ENGRAM_RING_ROWS);
+}
+
 /* Ask for a chunk in the rescue slot: has it come? */
 static int rescue(const struct engram_cuda_ring *ring,
 		  const struct engram_cuda_ring_batch *batch, uint32_t begin,
 		  uint32_t count)
 {
-	uint32_t seq = seq_of(ring, batch), value;
-	const uint32_t *flag =
-		&ring->rescue->flags[begin / batch->flag_rows].value;
-	uint64_t end = now_ns() + RESCUE_NS;
+	uint32_t seq = seq_of(ring, batch);
 
 	for (uint32_t i = begin; i < begin + count; i++)
 		__atomic_store_n(&ring->rescue_ids[i],
 				 ENGRAM_RING_WORD(seq, ring->ids[i]),
 				 __ATOMIC_RELEASE);
-	write_post(ring->rescue, batch, seq, num_rows(batch) - batch->own_rows);
-	while (value = __atomic_load_n(flag, __ATOMIC_ACQUIRE),
-	       value >> 2 != seq || !(value & 3))
-		if (now_ns() > end)
-			return 0;
-	return value == engram_ring_flag_of(seq, ENGRAM_RING_ROWS);
+	fake_ring_write_post(ring->rescue, batch, seq,
+			     num_rows(batch) - (uint32_t)batch->own_rows,
+			     batch->flag_rows);
+	return fake_ring_await_rescue(ring, begin / batch->flag_rows, seq);
 }
 
 /* A chunk that engramd did not deliver. */
@@ -280,7 +297,7 @@ enum engram_status engram_cuda_ring_repair(
 
 	(void)stream;
 	for (uint32_t at = 0; at < rows && !status; at += n)
-		if (!has_come(ring, batch, flag_of(ring, at / n)))
+		if (!fake_ring_has_come(ring, batch, flag_of(ring, at / n)))
 			status = repair(ring, batch, at,
 					rows - at < n ? rows - at : n, err);
 	return status;
@@ -317,8 +334,8 @@ enum engram_status engram_cuda_ring_lookup(
 		post(ring, batch, rows);
 	for (uint32_t at = 0; at < rows && !status; at += n) {
 		n = rows - at < batch->flag_rows ? rows - at : batch->flag_rows;
-		if (has_come(ring, batch,
-			     await(ring, at / batch->flag_rows, end)))
+		if (fake_ring_has_come(ring, batch,
+				       await(ring, at / batch->flag_rows, end)))
 			status = decode(ring, batch,
 					ring->rows +
 						(size_t)at * ring->row_stride,

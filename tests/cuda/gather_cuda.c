@@ -4,12 +4,13 @@
  * on its standard input:
  *
  *	gather_cuda SOCKET TABLE PLACEMENT SLOTS MAX_ROWS TIMEOUT_MS
- *		    PREFETCH_SLOTS
+ *		    PREFETCH_SLOTS CACHE_BYTES DEDUPLICATE
  *
  *	lookup COUNT TOKENS SEED	each path, compared with engram_lookup
  *	raw TOKENS SEED LAYOUT		the same of rows as stored
  *	post COUNT TOKENS SEED		batches that are prefetched
  *	take COUNT TOKENS SEED		the same, compared
+ *	skewed COUNT TOKENS SEED	lookups, of few rows for the most part
  *	full TOKENS SEED		one more than there are slots, or rows
  *	refresh				to the next generation
  *	capture PATH TOKENS		a graph of a lookup
@@ -38,6 +39,7 @@ static engram_cuda_gather *gather;
 static struct engram_table_info info;
 static cudaStream_t stream;
 static int placement;
+static int skewed; /* ids */
 /* room for the largest batch, on both sides */
 static int64_t most_tokens = 2048;
 static int32_t *host_ids, *ids;
@@ -101,11 +103,15 @@ static void make_host_ids(uint32_t layer, int64_t tokens, uint64_t seed)
 
 	if (engram_layer_info(engram_cuda_host_table(table), layer, &l))
 		fail("layer_info");
-	for (int64_t i = 0; i < tokens * info.num_cols; i++)
-		host_ids[i] =
-			random32(&seed) % 31 == 0
-				? (int32_t)random32(&seed)
-				: (int32_t)(random32(&seed) % l.total_rows);
+	for (int64_t i = 0; i < tokens * info.num_cols; i++) {
+		uint64_t rows = l.total_rows;
+
+		if (skewed && random32(&seed) % 4)
+			rows = 97;
+		host_ids[i] = random32(&seed) % 31 == 0
+				      ? (int32_t)random32(&seed)
+				      : (int32_t)(random32(&seed) % rows);
+	}
 }
 
 /* To both sides. */
@@ -150,7 +156,9 @@ static void lookup(int64_t tokens, uint64_t seed)
 			if (path == ENGRAM_PATH_UVA &&
 			    placement == ENGRAM_CUDA_HOST)
 				continue;
-			make_ids(i, tokens, seed + i);
+			/* skewed ones are for all paths the same */
+			make_ids(i, tokens,
+				 seed + i + (skewed ? 0 : 1000u * path));
 			CUDA(cudaMemcpyAsync(out, want, out_bytes(tokens),
 					     cudaMemcpyHostToDevice, stream));
 			if (engram_cuda_gather_lookup(
@@ -287,7 +295,8 @@ static int held(void)
 /* A handle is made whole, or nothing is left of it. */
 static void faults(void)
 {
-	struct engram_cuda_gather_params params = {.max_rows = 24};
+	struct engram_cuda_gather_params params = {.max_rows = 24,
+						   .cache_bytes = 4096};
 	engram_cuda_gather *other = NULL;
 	int before = held(), at = 0, last = 0;
 
@@ -344,12 +353,19 @@ static void replay(uint64_t seed)
 static void answer(void)
 {
 	struct engram_cuda_gather_counters c;
+	struct engram_cuda_counters missed;
+	struct engram_cuda_gather_stats s;
 
 	if (engram_cuda_gather_counters(gather, stream, &c))
 		fail("counters");
+	if (engram_cuda_gather_stats(gather, &s) ||
+	    engram_cuda_counters(table, stream, &missed))
+		fail("stats");
 	printf("ok posted=%" PRIu64 " fallback=%" PRIu64 " failed=%" PRIu64
-	       "\n",
-	       c.posted, c.fallback, c.failed);
+	       " misses=%" PRIu64 " entries=%" PRIu64 " rows=%" PRIu64
+	       " hits=%" PRIu64 " repeats=%" PRIu64 " fills=%" PRIu64 "\n",
+	       c.posted, c.fallback, c.failed, missed.misses, s.entries, s.rows,
+	       s.hits, s.repeats, s.fills);
 	fflush(stdout);
 }
 
@@ -362,6 +378,12 @@ static void obey(const char *line)
 	    3) {
 		while (count--)
 			lookup(tokens, seed++);
+	} else if (sscanf(line, "skewed %u %u %" SCNu64, &count, &tokens,
+			  &seed) == 3) {
+		skewed = 1;
+		while (count--)
+			lookup(tokens, seed++);
+		skewed = 0;
 	} else if (sscanf(line, "raw %u %" SCNu64 " %u", &tokens, &seed,
 			  &count) == 3) {
 		raw_lookup(tokens, seed, (int)count);
@@ -406,6 +428,9 @@ static void attach(char **argv)
 		.max_rows = (uint32_t)atoi(argv[5]),
 		.timeout_ms = atoi(argv[6]),
 		.prefetch_slots = (uint32_t)atoi(argv[7]),
+		.cache_bytes = strtoull(argv[8], NULL, 10),
+		.deduplicate = atoi(argv[9]),
+		.sieve_min_rows = 1,
 	};
 
 	placement = atoi(argv[3]);
@@ -424,7 +449,7 @@ int main(int argc, char **argv)
 {
 	char line[256];
 
-	if (argc != 8)
+	if (argc != 10)
 		return 2;
 	attach(argv);
 	host_ids = allocate(id_bytes(most_tokens));

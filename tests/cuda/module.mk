@@ -8,8 +8,8 @@ CUDA_FAKE_OBJ := $(call objs,$(wildcard tests/cuda/fake_*.c))
 CUDA_SETTING_OBJ := $(call objs,tests/cuda/setting.c)
 CUDA_TABLE_OBJ := $(call objs,$(addprefix clients/cuda/,attach.c block.c \
 		    device.c gather.c gather_lookup.c gather_measure.c \
-		    gather_prefetch.c gather_rescue.c gather_watch.c prepare.c \
-		    refresh.c register.c table.c \
+		    gather_prefetch.c gather_rescue.c gather_sieve.c \
+		    gather_watch.c prepare.c refresh.c register.c table.c \
 		    version.c))
 CUDA_TEST_FLAGS := $(CUDA_CPPFLAGS) -Itests/client -Ikernels/cuda -DFAKE_CUDA
 $(CUDA_FAKE_OBJ) $(CUDA_SETTING_OBJ) $(CUDA_TEST_SRC:%.c=$B/obj/%.o): \

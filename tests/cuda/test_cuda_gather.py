@@ -31,11 +31,13 @@ PROBES = [BUILD / "tests" / "gather_cuda_fake",
 
 class Probe:
     def __init__(self, program, server, *, placement=REGISTERED, slots=2,
-                 max_rows=4096, timeout_ms=20000, prefetch_slots=3):
+                 max_rows=4096, timeout_ms=20000, prefetch_slots=3,
+                 cache_bytes=0, deduplicate=0):
+        words = (server.socket, "demo", placement, slots, max_rows, timeout_ms,
+                 prefetch_slots, cache_bytes, deduplicate)
         self.process = subprocess.Popen(
-            [program, server.socket, "demo", str(placement), str(slots),
-             str(max_rows), str(timeout_ms), str(prefetch_slots)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            [program, *map(str, words)], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True)
         self.opened = self.read()
 
     def read(self):
@@ -52,6 +54,24 @@ class Probe:
     def end(self):
         self.process.stdin.close()
         assert self.process.wait(DEADLINE) == 0
+
+
+# Of the handle: as it is by default, with a cache of a few rows, with one of
+# all, and with repeated rows gathered once.
+SIEVES = [{}, {"cache_bytes": 40000}, {"cache_bytes": 64 << 20},
+          {"deduplicate": 1}]
+
+
+@pytest.fixture(params=SIEVES, ids=["plain", "small", "large", "once"])
+def sieve(request):
+    return request.param
+
+
+# Where not all may be in the cache.
+@pytest.fixture(params=[SIEVES[0], SIEVES[1], SIEVES[3]],
+                ids=["plain", "small", "once"])
+def part(request):
+    return request.param
 
 
 @pytest.fixture(params=[64, 256], scope="module")
@@ -80,8 +100,8 @@ def program(request):
 
 
 @pytest.mark.parametrize("placement", [REGISTERED, HOST])
-def test_same_rows(program, server, placement):
-    probe = Probe(program, server, placement=placement)
+def test_same_rows(program, server, placement, sieve):
+    probe = Probe(program, server, placement=placement, **sieve)
     for tokens in (1, 2, 7, 31, 500, 1024, 2000):
         got = probe.do("lookup", 2, tokens, tokens)
     assert got["fallback"] == 0 and got["failed"] == 0
@@ -91,14 +111,102 @@ def test_same_rows(program, server, placement):
 
 @pytest.mark.parametrize("placement", [REGISTERED, HOST])
 @pytest.mark.parametrize("layout", [0, 1])
-def test_as_stored(program, server, placement, layout):
+def test_as_stored(program, server, placement, layout, sieve):
     """More tokens than the ring holds, too: parts end where tiles do."""
     if layout and program == PROBES[0]:
         pytest.skip("the fake device writes plain scales only")
-    probe = Probe(program, server, placement=placement)
+    probe = Probe(program, server, placement=placement, **sieve)
     for tokens in (1, 7, 128, 130, 500, 2000):
         got = probe.do("raw", tokens, tokens, layout)
     assert got["fallback"] == 0 and got["failed"] == 0
+    probe.end()
+
+
+def sieved(probe, *words):
+    """What a command adds to the counts."""
+    before = probe.do("lookup", 0, 1, 1)
+    after = probe.do(*words)
+    return {key: after[key] - before[key] for key in after}
+
+
+@pytest.mark.parametrize("placement", [REGISTERED, HOST])
+def test_cache(program, server, placement):
+    """What is looked up again is there, and is fetched no more."""
+    probe = Probe(program, server, placement=placement,
+                  cache_bytes=64 << 20)
+    paths = 4 if placement == REGISTERED else 3
+    rows = 2 * paths * 500 * 8  # of both layers
+    first = sieved(probe, "skewed", 1, 500, 1)
+    assert first["rows"] == rows
+    # the first of the paths has fetched what the others find
+    assert rows * (paths - 1) / paths * 0.9 < first["hits"] < rows
+    assert 0 < first["repeats"] < rows / paths
+    assert 0 < first["fills"] < rows / paths
+    again = sieved(probe, "skewed", 1, 500, 1)
+    assert again["hits"] == rows - again["misses"]
+    assert (again["fills"], again["posted"]) == (0, 0)
+    assert again["misses"] == first["misses"] > 0
+    probe.end()
+
+
+def test_cache_keeps_what_is_asked_for(program, server):
+    """A few rows that come often stay, though many pass by."""
+    probe = Probe(program, server, cache_bytes=200000)
+    assert 400 < probe.opened["entries"] < 3000
+    for seed in range(4):
+        probe.do("skewed", 1, 200, 10 + seed)
+    probe.do("lookup", 2, 500, 20)
+    got = sieved(probe, "skewed", 1, 200, 30)
+    assert got["hits"] > got["rows"] * 0.6
+    probe.end()
+
+
+def test_repeated(program, server):
+    """Rows that are in a batch twice are gathered once; the counts of misses
+    stay what they are."""
+    counts = []
+    for deduplicate in (0, 1):
+        probe = Probe(program, server, max_rows=16384,
+                      deduplicate=deduplicate)
+        counts.append(sieved(probe, "skewed", 1, 1500, 1))
+        probe.end()
+    assert counts[0]["rows"] == 0
+    # of host, hybrid and auto those that are gathered
+    assert counts[1]["rows"] >= 2 * 1500 * 8
+    assert counts[1]["repeats"] > counts[1]["rows"] / 2
+    assert counts[1]["hits"] == counts[1]["fills"] == 0
+    assert counts[0]["misses"] == counts[1]["misses"] > 0
+
+
+@pytest.mark.parametrize("placement", [REGISTERED, HOST])
+def test_cache_across_reloads(program, server, checkpoints, placement):
+    """No row outlives its generation, nor what comes after a restart."""
+    probe = Probe(program, server, placement=placement,
+                  cache_bytes=64 << 20)
+    for turn in (1, 0):
+        probe.do("skewed", 1, 200, 1)
+        reload(server, checkpoints[turn])
+        probe.do("refresh")
+        assert sieved(probe, "skewed", 1, 200, 1)["fills"] > 0
+    # the next engramd adopts what its configuration names
+    server.kill()
+    server.start()
+    probe.do("refresh")
+    got = sieved(probe, "skewed", 1, 200, 1)
+    assert got["fills"] > 0 and got["failed"] == 0
+    probe.end()
+
+
+def test_cache_is_shown(program, server):
+    """By engramd, as the client says."""
+    probe = Probe(program, server, cache_bytes=64 << 20)
+    got = probe.do("skewed", 2, 100, 1)
+    with server.connection() as client:
+        client.greet()
+        told = client.call("status")["gather"]
+    assert told["cache_hits"] == got["hits"] > 0
+    assert told["cache_lookups"] == got["rows"]
+    assert told["repeats"] == got["repeats"]
     probe.end()
 
 
@@ -114,9 +222,9 @@ def caught_up(probe, *words):
 # Where the device can not read the table itself, the client's thread copies.
 @pytest.mark.parametrize("placement", [REGISTERED, HOST])
 @pytest.mark.parametrize("tokens", [20, 1500])
-def test_stopped(program, server, placement, tokens):
+def test_stopped(program, server, placement, tokens, part):
     probe = Probe(program, server, placement=placement, timeout_ms=200,
-                  max_rows=16384)
+                  max_rows=16384, **part)
     probe.do("lookup", 1, tokens, 1)
     server.pause()
     try:
@@ -132,9 +240,9 @@ def test_stopped(program, server, placement, tokens):
 
 @pytest.mark.parametrize("placement", [REGISTERED, HOST])
 @pytest.mark.parametrize("tokens", [20, 1500])
-def test_killed(program, server, placement, tokens):
+def test_killed(program, server, placement, tokens, part):
     probe = Probe(program, server, placement=placement, timeout_ms=200,
-                  max_rows=16384)
+                  max_rows=16384, **part)
     probe.do("lookup", 1, tokens, 1)
     server.pause()
     got = probe.do("lookup", 1, tokens, 2)
@@ -259,10 +367,10 @@ def test_faults(server):
 @pytest.mark.skipif(not has_gpu(), reason="no GPU here")
 @pytest.mark.parametrize("tokens", [20, 1500])
 @pytest.mark.parametrize("path", [PATH_HOST, PATH_HYBRID])
-def test_graph(server, tokens, path):
+def test_graph(server, tokens, path, part):
     """Replays count on; a stopped engramd in between confuses none."""
     probe = Probe(PROBES[1].values[0], server, timeout_ms=200,
-                  max_rows=16384)
+                  max_rows=16384, **part)
     probe.do("capture", path, tokens)
     assert probe.do("replay", 50, 1)["fallback"] == 0
     server.pause()

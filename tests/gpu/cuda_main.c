@@ -20,5 +20,8 @@ int main(int argc, char **argv)
 	puts("the same, lookups through a ring and by the device");
 	engram_shim_options.ring = ENGRAM_SHIM_HYBRID;
 	failed |= test_main(argc, argv);
+	puts("the same, lookups through a cache");
+	engram_shim_options.ring = ENGRAM_SHIM_SIEVE;
+	failed |= test_main(argc, argv);
 	return failed;
 }

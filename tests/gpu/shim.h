@@ -41,9 +41,14 @@ struct engram_shim_options {
 	int descriptor; /* lookups find the rows by a descriptor */
 	int no_rejects; /* hash and slot writer get no counter */
 	const struct engram_cuda_grid *grid; /* of lookups */
-	/* Lookups, raw ones too, through a ring.  Set by ENGRAM_SHIM_RING=host
-	 * or hybrid in the environment, too. */
-	enum { ENGRAM_SHIM_DIRECT, ENGRAM_SHIM_HOST, ENGRAM_SHIM_HYBRID } ring;
+	/* Lookups, raw ones too, through a ring.  Set by ENGRAM_SHIM_RING=host,
+	 * hybrid or sieve in the environment, too. */
+	enum {
+		ENGRAM_SHIM_DIRECT,
+		ENGRAM_SHIM_HOST,
+		ENGRAM_SHIM_HYBRID,
+		ENGRAM_SHIM_SIEVE
+	} ring;
 	/* Outputs hold nothing beforehand: for initcheck, which then sees
 	 * whether one is read, or handed out without being written.  Set by
 	 * ENGRAM_SHIM_NO_POISON in the environment, too. */

@@ -33,14 +33,17 @@ const char *engram_shim_isa_name(enum engram_isa isa)
 
 static void set_ring(const char *name)
 {
+	static const char *const names[] = {"", "host", "hybrid", "sieve"};
+
+	for (int i = ENGRAM_SHIM_HOST; name && i <= ENGRAM_SHIM_SIEVE; i++)
+		if (!strcmp(name, names[i])) {
+			engram_shim_options.ring = i;
+			return;
+		}
 	if (!name)
 		return;
-	if (strcmp(name, "host") && strcmp(name, "hybrid")) {
-		fprintf(stderr, "ENGRAM_SHIM_RING=%s: host or hybrid\n", name);
-		exit(2);
-	}
-	engram_shim_options.ring =
-		strcmp(name, "host") ? ENGRAM_SHIM_HYBRID : ENGRAM_SHIM_HOST;
+	fprintf(stderr, "ENGRAM_SHIM_RING=%s: host, hybrid or sieve\n", name);
+	exit(2);
 }
 
 const char *engram_shim_no_device(void)

@@ -40,5 +40,15 @@ enum engram_status shim_ring_lookup(struct shim_call *call,
 				    uint16_t *out,
 				    const struct engram_raw_out *raw,
 				    struct engram_error *err);
+struct engram_cuda_ring;
+struct engram_cuda_ring_batch;
+struct engram_ring;
+
+/* In shim_sieve.c: the same, through a sieve. */
+enum engram_status shim_sieve_lookup(const struct engram_ring *client,
+				     const struct engram_cuda_ring *ring,
+				     const struct engram_cuda_ring_batch *batch,
+				     uint32_t rows, cudaStream_t stream,
+				     struct engram_error *err);
 
 #endif

@@ -97,7 +97,9 @@ static void close_ring(struct ring *r, cudaStream_t stream)
 		cudaMemcpy(&c, r->counters, sizeof(c), cudaMemcpyDeviceToHost));
 	atomic_store(&r->stop, 1);
 	pthread_join(r->thread, NULL);
-	if (c.posted != 1 || c.fallback || c.failed) {
+	/* a sieve may find nothing to post */
+	if ((c.posted != 1 && engram_shim_options.ring != ENGRAM_SHIM_SIEVE) ||
+	    c.fallback || c.failed) {
 		fprintf(stderr,
 			"shim: posted %llu, rows not gathered %llu and %llu\n",
 			(unsigned long long)c.posted,
@@ -205,6 +207,9 @@ static enum engram_status through(struct ring *r,
 	int hybrid = engram_shim_options.ring == ENGRAM_SHIM_HYBRID;
 	enum engram_status status;
 
+	if (engram_shim_options.ring == ENGRAM_SHIM_SIEVE)
+		return shim_sieve_lookup(&r->client, &ring, batch, count,
+					 stream, err);
 	batch->own_rows = hybrid ? count / 3 : 0;
 	batch->flag_rows =
 		engram_ring_flag_rows(count - (uint32_t)batch->own_rows, FLAGS);

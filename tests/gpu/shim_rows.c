@@ -105,7 +105,7 @@ static struct engram_cuda_source ring_source(
 	struct shim_array array = SHIM_ARRAY1(descriptor, 1, 1);
 
 	source.rows.codes = source.rows.scales = NULL;
-	if (engram_shim_options.ring == ENGRAM_SHIM_HYBRID) {
+	if (engram_shim_options.ring != ENGRAM_SHIM_HOST) {
 		source.rows = *rows;
 		copy_rows(call, &source.rows, rows->row_end - rows->row_begin);
 	}

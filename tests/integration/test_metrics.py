@@ -297,7 +297,7 @@ def attach_ring(server, said=(), choices=()):
 
 
 CLIENT = ("fallback_rows", "failed_rows", "cache_lookup_rows",
-          "cache_hit_rows")
+          "cache_hit_rows", "repeated_rows", "cache_fill_rows")
 
 
 def said(samples):
@@ -307,16 +307,16 @@ def said(samples):
 
 def test_what_clients_say_stays_counted(server, ready):
     """A counter does not fall when a ring is closed."""
-    one = attach_ring(server, (7, 1, 100, 60))
-    assert said(scrape(ready)) == (7, 1, 100, 60)
-    two = attach_ring(server, (1, 1, 1, 1))
-    assert said(scrape(ready)) == (8, 2, 101, 61)
+    one = attach_ring(server, (7, 1, 100, 60, 5, 30))
+    assert said(scrape(ready)) == (7, 1, 100, 60, 5, 30)
+    two = attach_ring(server, (1, 1, 1, 1, 1, 1))
+    assert said(scrape(ready)) == (8, 2, 101, 61, 6, 31)
     one.close()
     until(lambda: value(scrape(ready), "engram_gather_rings") == 1, "closed")
-    assert said(scrape(ready)) == (8, 2, 101, 61)
+    assert said(scrape(ready)) == (8, 2, 101, 61, 6, 31)
     two.close()
     until(lambda: value(scrape(ready), "engram_gather_rings") == 0, "closed")
-    assert said(scrape(ready)) == (8, 2, 101, 61)
+    assert said(scrape(ready)) == (8, 2, 101, 61, 6, 31)
 
 
 def test_choices(server, ready):

@@ -157,7 +157,7 @@ class GatherInfo(Structure):
 # ---- engram_cuda.h, engram_cuda_kernels.h, engram_cuda_gather.h ----
 
 class Descriptor(Structure):
-    _fields_ = fields((Rows, "rows"), (U64, "generation"))
+    _fields_ = fields((Rows, "rows"), (U64, "generation epoch"))
 
 
 class Source(Structure):
@@ -202,11 +202,16 @@ class CudaCounters(Structure):
 class CudaGatherParams(Structure):
     _fields_ = fields((U32, "slots max_rows"),
                       (c_int, "timeout_ms no_measuring"),
-                      (U32, "prefetch_slots"))
+                      (U32, "prefetch_slots"), (U64, "cache_bytes"),
+                      (c_int, "deduplicate"), (U32, "sieve_min_rows"))
 
 
 class CudaGatherCounters(Structure):
     _fields_ = fields((U64, "posted fallback failed"))
+
+
+class CudaGatherStats(Structure):
+    _fields_ = fields((U64, "entries device_bytes rows hits repeats fills"))
 
 
 # By their names in C, without "engram_".
@@ -223,7 +228,8 @@ CUDA_STRUCTURES = {
     "cuda_progress": CudaProgress, "cuda_info": CudaInfo,
     "cuda_lookup_params": CudaLookupParams, "cuda_counters": CudaCounters,
     "cuda_gather_params": CudaGatherParams,
-    "cuda_gather_counters": CudaGatherCounters}
+    "cuda_gather_counters": CudaGatherCounters,
+    "cuda_gather_stats": CudaGatherStats}
 
 # Result and arguments of each function.  All pointers are addresses.
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {}
@@ -282,3 +288,4 @@ _declare(c_int, "cuda_gather_prefetch", P, U32, P, I64, I64, I64, P)
 _declare(c_int, "cuda_gather_take", P, P, P, P)
 _declare(None, "cuda_gather_wake", P)
 _declare(c_int, "cuda_gather_counters", P, P, P)
+_declare(c_int, "cuda_gather_stats", P, P)

@@ -23,6 +23,17 @@ class GatherCounters(NamedTuple):
     failed: int    # rows that are zeros, since nobody could read them
 
 
+class GatherStats(NamedTuple):
+    """Of lookups through a cache, or with repeated rows gathered once."""
+
+    entries: int       # rows that the cache has room for
+    device_bytes: int  # of it, and of what finds repeated rows
+    rows: int          # looked up
+    hits: int          # in the cache
+    repeats: int       # others that were in the batch before
+    fills: int         # rows that the cache took
+
+
 class Gather:
     """The rows of Table.lookup, bit for bit; what engramd does not deliver in
     time is read here.  For one thread (on a GPU: one stream) at a time; a
@@ -30,7 +41,8 @@ class Gather:
     """
 
     def __init__(self, table: Table, slots: int, max_rows: int,
-                 timeout_ms: int, prefetch: int) -> None:
+                 timeout_ms: int, prefetch: int, cache_bytes: int,
+                 deduplicate: bool) -> None:
         mapping = table._mapped()
         self._table = table
         self._pointer: int | None = None
@@ -39,7 +51,8 @@ class Gather:
         if mapping.cuda:
             self._lib, self._prefix = _library.cuda(), "cuda_gather_"
             params: Any = _abi.CudaGatherParams(
-                slots, max_rows, timeout_ms, 0, prefetch)
+                slots, max_rows, timeout_ms, 0, prefetch, cache_bytes,
+                int(deduplicate))
             handle: int | None = mapping.cuda
         else:
             self._lib, self._prefix = _library.engram(), "gather_"
@@ -203,3 +216,13 @@ class Gather:
         at = _arrays.stream_pointer(stream, self._table.device)
         _library.check(self._c("counters")(pointer, at, addressof(found)))
         return GatherCounters(found.posted, found.fallback, found.failed)
+
+    def stats(self) -> GatherStats:
+        """As of some moment ago: nothing is waited for.  Zeros without a
+        GPU."""
+        pointer = self._open()
+        found = _abi.CudaGatherStats()
+        if self._table.device != CPU:
+            _library.check(self._c("stats")(pointer, addressof(found)))
+        return GatherStats(*(getattr(found, name)
+                             for name in GatherStats._fields))

@@ -527,7 +527,8 @@ class Table:
                          mapping.cuda, index, params, out.pointer, pointer))
 
     def gather(self, *, slots: int = 0, max_rows: int = 0,
-               timeout_ms: int = 0, prefetch: int = 0) -> Gather:
+               timeout_ms: int = 0, prefetch: int = 0, cache_bytes: int = 0,
+               deduplicate: bool = False) -> Gather:
         """Lookups whose rows engramd's threads gather: faster for large
         batches; see engram_client.Gather.
 
@@ -536,12 +537,17 @@ class Table:
         timeout_ms  after which rows are read here instead; 0: 50, on a GPU 20
                     (or 1000 with placement="host", where they are lost then)
         prefetch    on a GPU: so many batches more, for Gather.post; 8 in all
+        cache_bytes on a GPU: of its memory, for rows that large batches look
+                    up often; worth it where ids are skewed, as those of text
+        deduplicate on a GPU: rows that a large batch has more than once are
+                    gathered once; with a cache they always are
 
         Unsupported when engramd has no gather threads; Busy, NoSpace.
         """
         from .gather import Gather
 
-        return Gather(self, slots, max_rows, timeout_ms, prefetch)
+        return Gather(self, slots, max_rows, timeout_ms, prefetch,
+                      cache_bytes, deduplicate)
 
     # ---- the rest of a layer ----
 
