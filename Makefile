@@ -76,8 +76,8 @@ WERROR ?= -Werror
 WARN := -Wall -Wextra $(WERROR) -Wshadow -Wstrict-prototypes \
 	-Wmissing-prototypes -Wold-style-definition -Wpointer-arith \
 	-Wwrite-strings -Wvla -Wformat=2 -Wundef -Wno-format-nonliteral
-DEPPKGS := liburing jansson libevent_core libevent_pthreads libxxhash \
-	   libsystemd libutf8proc
+DEPPKGS := liburing jansson libevent_core libevent_pthreads libmicrohttpd \
+	   libxxhash libsystemd libutf8proc
 pkg_cflags = $(shell $(PKG_CONFIG) --cflags $(1) 2>/dev/null)
 pkg_libs = $(shell $(PKG_CONFIG) --libs $(1) 2>/dev/null)
 DEP_CPPFLAGS := $(call pkg_cflags,$(DEPPKGS) cmocka)

@@ -28,12 +28,12 @@ set -- $wanted
 if ! command -v dpkg-query >/dev/null; then
 	echo "deps: this is not Debian or Ubuntu; needed are the equivalents" \
 		"of: $*" >&2
-	if pkg-config --exists liburing jansson libevent libxxhash \
-		libsystemd libutf8proc cmocka 2>/dev/null; then
+	if pkg-config --exists liburing jansson libevent libmicrohttpd \
+		libxxhash libsystemd libutf8proc cmocka 2>/dev/null; then
 		exit 0
 	fi
 	echo "deps: pkg-config does not find all of liburing jansson" \
-		"libevent libxxhash libsystemd libutf8proc cmocka" >&2
+		"libevent libmicrohttpd libxxhash libsystemd libutf8proc cmocka" >&2
 	exit 1
 fi
 

@@ -3,45 +3,31 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/queue.h>
 #include <unistd.h>
 
 #include "acceptor.h"
-#include "conn.h"
 #include "log.h"
 
-#define PATH_BYTES    64 /* none of ours is longer */
 #define ADDRESS_BYTES (INET6_ADDRSTRLEN + sizeof("[]:65535"))
 #define PORT_MAX      65535
-
-struct peer_conn {
-	TAILQ_ENTRY(peer_conn) entry;
-	struct http *http;
-	struct conn *conn;
-	struct event *timeout; /* of the request */
-	size_t bytes;	       /* that have come */
-	bool asked;	       /* the line of the request has come */
-	bool head, answered;
-	int code; /* of what is wrong with it, or 0 */
-	char path[PATH_BYTES];
-};
-
-TAILQ_HEAD(peer_conn_list, peer_conn);
+#define LOG_BYTES     512
 
 struct http {
 	struct event_base *base;
 	struct http_options options;
+	struct MHD_Daemon *daemon;
+	struct event *ready, *timer; /* of the daemon */
 	struct acceptor *acceptor;
 	struct listener *listener;
 	int fd;
 	char address[ADDRESS_BYTES];
-	struct peer_conn_list conns; /* the oldest first */
-	unsigned int num_conns;
 };
 
 /* ---- addresses ---- */
@@ -101,248 +87,196 @@ static void show_address(int fd, char *out, size_t size)
 
 /* ---- answers ---- */
 
-static const char *reason(int code)
+/* `response` is taken over; NULL: there is no memory.  MHD_NO closes. */
+static enum MHD_Result send_response(struct MHD_Connection *connection,
+				     int code, const char *type,
+				     struct MHD_Response *response)
 {
-	switch (code) {
-	case 200:
-		return "OK";
-	case 400:
-		return "Bad Request";
-	case 404:
-		return "Not Found";
-	case 405:
-		return "Method Not Allowed";
-	case 408:
-		return "Request Timeout";
-	case 431:
-		return "Request Header Fields Too Large";
-	case 505:
-		return "HTTP Version Not Supported";
-	default:
-		return "Service Unavailable";
+	enum MHD_Result sent = MHD_NO;
+
+	if (!response)
+		return MHD_NO;
+	/* A connection that lingers would take one of few. */
+	if (MHD_add_response_header(response, "Content-Type", type) &&
+	    MHD_add_response_header(response, "Cache-Control", "no-store") &&
+	    MHD_add_response_header(response, "Connection", "close") &&
+	    (code != MHD_HTTP_METHOD_NOT_ALLOWED ||
+	     MHD_add_response_header(response, "Allow", "GET, HEAD")))
+		sent = MHD_queue_response(connection, (unsigned int)code,
+					  response);
+	MHD_destroy_response(response);
+	return sent;
+}
+
+static enum MHD_Result say(struct MHD_Connection *connection, int code,
+			   const char *line)
+{
+	return send_response(
+		connection, code, "text/plain; charset=utf-8",
+		MHD_create_response_from_buffer(strlen(line), (void *)line,
+						MHD_RESPMEM_PERSISTENT));
+}
+
+static enum MHD_Result answer(const struct http *http,
+			      struct MHD_Connection *connection,
+			      const char *path)
+{
+	struct http_answer a = {.code = MHD_HTTP_NOT_FOUND};
+	struct MHD_Response *response;
+
+	http->options.get(http->options.ctx, path, &a);
+	if (a.code == MHD_HTTP_NOT_FOUND) {
+		free(a.body);
+		return say(connection, a.code, "not found\n");
 	}
+	if (!a.body)
+		return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE,
+			   "no memory\n");
+	response = MHD_create_response_from_buffer(a.len, a.body,
+						   MHD_RESPMEM_MUST_FREE);
+	if (!response)
+		free(a.body);
+	return send_response(connection, a.code, a.type, response);
 }
 
-/* What there is to say of it, as a line. */
-static void say(struct http_answer *answer, int code)
+/* Called when the header has come, for each part of a body, and at the end. */
+static enum MHD_Result on_request(void *ctx, struct MHD_Connection *connection,
+				  const char *path, const char *method,
+				  const char *version, const char *body,
+				  size_t *body_len, void **request)
 {
-	int n;
+	static char begun;
 
-	answer->code = code;
-	answer->type = "text/plain; charset=utf-8";
-	n = asprintf(&answer->body, "%s\n", reason(code));
-	if (n < 0)
-		answer->body = NULL;
-	else
-		answer->len = (size_t)n;
-}
-
-/* Header and body as one text, malloc'd; NULL without memory. */
-static char *compose(const struct http_answer *answer, bool head, size_t *len)
-{
-	char *text;
-	int n;
-
-	n = asprintf(&text,
-		     "HTTP/1.1 %d %s\r\n"
-		     "Content-Type: %s\r\n"
-		     "Content-Length: %zu\r\n"
-		     "%s"
-		     "Cache-Control: no-store\r\n"
-		     "Connection: close\r\n\r\n%.*s",
-		     answer->code, reason(answer->code), answer->type,
-		     answer->len,
-		     answer->code == 405 ? "Allow: GET, HEAD\r\n" : "",
-		     head ? 0 : (int)answer->len, answer->body);
-	if (n < 0)
-		return NULL;
-	*len = (size_t)n;
-	return text;
-}
-
-/* Nothing more is read, and it closes once the peer has it. */
-static void answer(struct peer_conn *c)
-{
-	struct http_answer a = {0};
-	char *text = NULL;
-	size_t len = 0;
-
-	c->answered = true;
-	event_del(c->timeout);
-	if (!c->code) {
-		a.code = 404;
-		c->http->options.get(c->http->options.ctx, c->path, &a);
+	(void)version;
+	(void)body;
+	if (!*request) {
+		*request = &begun;
+		return MHD_YES;
 	}
-	if (c->code || a.code == 404)
-		say(&a, c->code ? c->code : 404);
-	if (a.body)
-		text = compose(&a, c->head, &len);
-	free(a.body);
-	if (text && conn_send(c->conn, text, len, NULL) == ENGRAM_OK)
-		conn_finish(c->conn);
-	else
-		conn_abort(c->conn);
-}
-
-static void answer_code(struct peer_conn *c, int code)
-{
-	c->code = code;
-	answer(c);
-}
-
-/* ---- requests ---- */
-
-/* The path of a target: without a query, and without an authority. */
-static void keep_path(struct peer_conn *c, const char *target)
-{
-	size_t len;
-
-	if (!strncmp(target, "http://", 7)) {
-		target = strchr(target + 7, '/');
-		target = target ? target : "/";
+	if (*body_len) {
+		*body_len = 0; /* nobody reads it */
+		return MHD_YES;
 	}
-	len = strcspn(target, "?#");
-	if (len >= sizeof(c->path)) /* nobody's */
-		len = 0;
-	memcpy(c->path, target, len);
-	c->path[len] = '\0';
-}
-
-/* METHOD SP TARGET SP VERSION; `line` is taken apart. */
-static void take_request(struct peer_conn *c, char *line)
-{
-	char *target = strchr(line, ' '), *version;
-
-	c->asked = true;
-	version = target ? strchr(target + 1, ' ') : NULL;
-	if (!version || target == line || version == target + 1 ||
-	    strncmp(version + 1, "HTTP/", 5) != 0) {
-		c->code = 400;
-		return;
-	}
-	*target++ = '\0';
-	*version++ = '\0';
-	c->head = !strcmp(line, "HEAD");
-	if (strcmp(version, "HTTP/1.1") != 0 &&
-	    strcmp(version, "HTTP/1.0") != 0)
-		c->code = 505;
-	else if (!c->head && strcmp(line, "GET") != 0)
-		c->code = 405;
-	else
-		keep_path(c, target);
-}
-
-static void on_line(void *owner, char *line, size_t len)
-{
-	struct peer_conn *c = owner;
-
-	c->bytes += len + 1;
-	if (len && line[len - 1] == '\r')
-		line[--len] = '\0';
-	if (c->bytes > HTTP_REQUEST_BYTES)
-		answer_code(c, 431);
-	else if (memchr(line, '\0', len))
-		answer_code(c, 400);
-	else if (!c->asked && len)
-		take_request(c, line);
-	else if (c->asked && !len)
-		answer(c);
-	else if (len && (line[0] == ':' || !strchr(line, ':')))
-		answer_code(c, 400); /* no field of a header */
-	/* what is wrong with the line of the request needs no header */
-	if (c->code && !c->answered)
-		answer(c);
-}
-
-static void on_too_long(void *owner)
-{
-	answer_code(owner, 431);
-}
-
-static void on_overdue(void *owner)
-{
-	struct peer_conn *c = owner;
-
-	conn_abort(c->conn);
+	if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 &&
+	    strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
+		return say(connection, MHD_HTTP_METHOD_NOT_ALLOWED,
+			   "method not allowed\n");
+	return answer(ctx, connection, path);
 }
 
 /* ---- connections ---- */
 
-/* All but its connection. */
-static void forget(struct peer_conn *c)
+static void on_deadline(evutil_socket_t fd, short what, void *arg)
 {
-	TAILQ_REMOVE(&c->http->conns, c, entry);
-	c->http->num_conns--;
-	event_free(c->timeout);
-	free(c);
+	(void)what;
+	(void)arg;
+	shutdown(fd, SHUT_RDWR); /* which the library sees, and closes it */
 }
 
-static void on_closed(void *owner)
+/* The library's timeout is for a peer that is silent.  This is for one that
+ * is not, but never ends. */
+static void on_connection(void *ctx, struct MHD_Connection *connection,
+			  void **context,
+			  enum MHD_ConnectionNotificationCode what)
 {
-	forget(owner);
+	static const struct timeval limit = {.tv_sec = HTTP_SECONDS};
+	const union MHD_ConnectionInfo *info;
+	const struct http *http = ctx;
+	struct event *deadline = *context;
+
+	if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+		if (deadline)
+			event_free(deadline);
+		return;
+	}
+	info = MHD_get_connection_info(connection,
+				       MHD_CONNECTION_INFO_CONNECTION_FD);
+	deadline =
+		event_new(http->base, info->connect_fd, 0, on_deadline, NULL);
+	*context = deadline;
+	if (!deadline || event_add(deadline, &limit)) {
+		log_error("no memory for a connection of HTTP");
+		shutdown(info->connect_fd, SHUT_RDWR);
+	}
 }
 
-static const struct conn_ops ops = {.line_max = HTTP_REQUEST_BYTES,
-				    .line = on_line,
-				    .too_long = on_too_long,
-				    .overdue = on_overdue,
-				    .closed = on_closed};
+/* ---- the loop ---- */
 
-static void on_timeout(evutil_socket_t fd, short what, void *arg)
+/* When the library wants to run next, other than for what its connections
+ * receive. */
+static void set_timer(struct http *http)
 {
+	MHD_UNSIGNED_LONG_LONG ms;
+	struct timeval delay;
+
+	if (MHD_get_timeout(http->daemon, &ms) != MHD_YES) {
+		event_del(http->timer);
+		return;
+	}
+	delay.tv_sec = (time_t)(ms / 1000);
+	delay.tv_usec = (suseconds_t)(ms % 1000 * 1000);
+	/* without memory for it: in the next turn of the loop */
+	if (event_add(http->timer, &delay))
+		event_active(http->timer, EV_TIMEOUT, 0);
+}
+
+static void on_run(evutil_socket_t fd, short what, void *arg)
+{
+	struct http *http = arg;
+
 	(void)fd;
 	(void)what;
-	answer_code(arg, 408);
-}
-
-static void close_now(struct peer_conn *c)
-{
-	struct conn *conn = c->conn;
-
-	forget(c);
-	conn_free(conn);
-}
-
-/* Those that have their answer go first; a peer that holds on to connections
- * without asking keeps nobody out. */
-static void make_room(struct http *http)
-{
-	struct peer_conn *c;
-
-	if (http->num_conns < HTTP_CONNECTIONS)
-		return;
-	TAILQ_FOREACH(c, &http->conns, entry)
-	if (c->answered)
-		break;
-	close_now(c ? c : TAILQ_FIRST(&http->conns));
+	MHD_run(http->daemon);
+	set_timer(http);
 }
 
 static void on_accepted(void *ctx, int fd)
 {
-	static const struct timeval limit = {.tv_sec = HTTP_REQUEST_SECONDS};
+	static const struct sockaddr unknown = {.sa_family = AF_UNSPEC};
 	struct http *http = ctx;
-	struct peer_conn *c = calloc(1, sizeof(*c));
 
-	if (!c)
-		goto no_memory;
-	c->http = http;
-	c->timeout = event_new(http->base, -1, 0, on_timeout, c);
-	if (!c->timeout || event_add(c->timeout, &limit))
-		goto no_memory;
-	c->conn = conn_new(http->base, fd, &ops, c);
-	if (!c->conn)
-		goto no_memory;
-	make_room(http);
-	TAILQ_INSERT_TAIL(&http->conns, c, entry);
-	http->num_conns++;
-	return;
+	/* What it does not take it closes, and says why to on_log. */
+	if (MHD_add_connection(http->daemon, fd, &unknown, sizeof(unknown)))
+		set_timer(http);
+}
 
-no_memory:
-	log_error("no memory for a connection of HTTP");
-	if (c && c->timeout)
-		event_free(c->timeout);
-	free(c);
-	close(fd);
+static void on_log(void *ctx, const char *format, va_list args)
+{
+	char text[LOG_BYTES];
+
+	(void)ctx;
+	vsnprintf(text, sizeof(text), format, args);
+	text[strcspn(text, "\n")] = '\0';
+	log_debug("http", LOG_S("text", text));
+}
+
+static enum engram_status start_daemon(struct http *http,
+				       struct engram_error *err)
+{
+	const union MHD_DaemonInfo *info;
+
+	errno = ENOMEM; /* unless a system call says more */
+	http->daemon = MHD_start_daemon(
+		MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG, 0,
+		NULL, NULL, on_request, http, MHD_OPTION_EXTERNAL_LOGGER,
+		on_log, NULL, MHD_OPTION_NOTIFY_CONNECTION, on_connection, http,
+		MHD_OPTION_CONNECTION_LIMIT, (unsigned int)HTTP_CONNECTIONS,
+		MHD_OPTION_CONNECTION_TIMEOUT,
+		(unsigned int)HTTP_SILENT_SECONDS,
+		MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+		(size_t)HTTP_CONNECTION_BYTES, MHD_OPTION_END);
+	if (!http->daemon)
+		return engram_error_sys(err, errno, "start the HTTP server");
+	info = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+	if (!info || info->epoll_fd < 0)
+		return engram_error_set(err, ENGRAM_EUNSUPPORTED,
+					"this libmicrohttpd has no epoll");
+	http->ready = event_new(http->base, info->epoll_fd,
+				EV_READ | EV_PERSIST, on_run, http);
+	http->timer = event_new(http->base, -1, 0, on_run, http);
+	if (!http->ready || !http->timer || event_add(http->ready, NULL))
+		return engram_error_set(err, ENGRAM_ENOMEM, "no memory");
+	return ENGRAM_OK;
 }
 
 /* ---- listening ---- */
@@ -398,7 +332,7 @@ enum engram_status http_open(struct event_base *base,
 			     struct http **out, struct engram_error *err)
 {
 	struct http *http = calloc(1, sizeof(*http));
-	enum engram_status status = ENGRAM_OK;
+	enum engram_status status;
 
 	if (!http)
 		return engram_error_set(err, ENGRAM_ENOMEM, "no memory");
@@ -407,8 +341,8 @@ enum engram_status http_open(struct event_base *base,
 	http->options.path.accepted = on_accepted;
 	http->options.path.ctx = http;
 	http->fd = -1;
-	TAILQ_INIT(&http->conns);
-	if (options->listen)
+	status = start_daemon(http, err);
+	if (!status && options->listen)
 		status = open_tcp(http, err);
 	if (!status && options->path.path)
 		status = listener_open(base, &http->options.path,
@@ -428,17 +362,17 @@ const char *http_address(const struct http *http)
 
 void http_close(struct http *http)
 {
-	struct peer_conn *c, *next;
-
 	if (!http)
 		return;
 	acceptor_free(http->acceptor);
 	listener_close(http->listener);
 	if (http->fd >= 0)
 		close(http->fd);
-	for (c = TAILQ_FIRST(&http->conns); c; c = next) {
-		next = TAILQ_NEXT(c, entry);
-		close_now(c);
-	}
+	if (http->ready)
+		event_free(http->ready);
+	if (http->timer)
+		event_free(http->timer);
+	if (http->daemon)
+		MHD_stop_daemon(http->daemon);
 	free(http);
 }

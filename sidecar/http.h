@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * HTTP for scrapers and probes: GET and HEAD, an answer a connection.  What a
- * peer may take is bounded: bytes and seconds of a request, seconds of reading
- * the answer, and connections, of which a new one takes the place of the
- * oldest.  Bodies of requests are not kept.  Loop thread only.
- *
- * Not libevent's evhttp: that of 2.1 bounds neither connections nor how long
- * one may take to say what it wants.
+ * HTTP for scrapers and probes, by GNU libmicrohttpd in our loop: GET and HEAD,
+ * an answer a connection.  What peers may take is bounded: connections, of
+ * which those beyond are closed at once, and the memory and seconds of each.
+ * Bodies of requests are not kept.  Loop thread only.
  */
 #ifndef ENGRAMD_HTTP_H
 #define ENGRAMD_HTTP_H
@@ -19,16 +16,17 @@
 #include "engram_error.h"
 #include "listener.h"
 
-#define HTTP_REQUEST_BYTES   8192 /* of line and header */
-#define HTTP_REQUEST_SECONDS 5
-#define HTTP_CONNECTIONS     64
+#define HTTP_CONNECTIONS      64
+#define HTTP_CONNECTION_BYTES (16u << 10) /* header of request and answer */
+#define HTTP_SILENT_SECONDS   5		  /* in which nothing comes or goes */
+#define HTTP_SECONDS	      10	  /* from the first to the last byte */
 
 struct http;
 
 struct http_answer {
 	int code; /* 200, 404 or 503 */
 	const char *type;
-	char *body; /* malloc'd; NULL: there is no memory */
+	char *body; /* malloc'd; NULL: there is no memory, so it is 503 */
 	size_t len;
 };
 

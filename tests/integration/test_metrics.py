@@ -14,7 +14,7 @@ from engramd import DEADLINE, until
 from test_gather import COUNTS, Probe, open_ring, ring_file
 
 TCP = {"listen": "127.0.0.1:0"}
-HEAD_BYTES = 8192
+HEAD_BYTES = 16384
 CONNECTIONS = 64
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -102,6 +102,14 @@ def ask(where, request):
     with connect(where) as sock:
         sock.sendall(request)
         return split(read_all(sock))
+
+
+def live(where):
+    """False while there are as many connections as there may be."""
+    try:
+        return get(where, "/healthz")[0] == 200
+    except (AssertionError, ConnectionError, ValueError):
+        return False
 
 
 def get(where, path, method="GET"):
@@ -372,14 +380,14 @@ def test_draining_is_not_ready(server, ready):
 
 @pytest.mark.parametrize("path, code", [
     ("/", 404), ("/metric", 404), ("/metrics/", 404), ("/healthz?x=1", 200),
-    ("/../metrics", 404), ("*", 404), ("http://h:1/healthz", 200),
-    ("http://h", 404), ("/" + "a" * 5000, 404), ("/%6detrics", 404)])
+    ("/../metrics", 404), ("*", 404), ("/" + "a" * 5000, 404),
+    ("/%6detrics", 200), ("/healthz#x", 404)])
 def test_paths(where, path, code):
     assert get(where, path)[0] == code
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS",
-                                    "TRACE", "get", "CONNECT", "PRI"])
+                                    "TRACE", "get", "CONNECT"])
 def test_methods(where, method):
     code, fields, _ = get(where, "/metrics", method)
     assert code == 405 and fields["Allow"] == "GET, HEAD"
@@ -390,35 +398,42 @@ def test_head(where):
     assert (code, fields["Content-Length"], body) == (200, "5", "")
 
 
-@pytest.mark.parametrize("request_, code", [
-    (b"GET /healthz HTTP/1.0\r\n\r\n", 200),
-    (b"GET /healthz HTTP/1.1\n\n", 200),
-    (b"\r\n\r\nGET /healthz HTTP/1.1\r\n\r\n", 200),
-    (b"GET /healthz HTTP/2.0\r\n\r\n", 505),
-    (b"GET /healthz\r\n\r\n", 400),
-    (b"GET  HTTP/1.1\r\n\r\n", 400),
-    (b" /healthz HTTP/1.1\r\n\r\n", 400),
-    (b"GET /health z HTTP/1.1\r\n\r\n", 400),
-    (b"GET /\0 HTTP/1.1\r\n\r\n", 400),
-    (b"\x16\x03\x01\x02\x00\x01\x00\n", 400),
-    (b'{"jsonrpc":"2.0","id":1,"method":"shutdown"}\n', 400),
-    (b"GET /healthz HTTP/1.1\r\nno field\r\n\r\n", 400),
-    (b"GET /healthz HTTP/1.1\r\n: x\r\n\r\n", 400),
-    (b"GET /healthz HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 200),
-    (b"GET /healthz HTTP/1.1\r\n\r\nGET /metrics HTTP/1.1\r\n\r\n", 200),
-    (b"GET /healthz HTTP/1.1\r\nA: " + b"x" * HEAD_BYTES, 431),
-    (b"GET /healthz HTTP/1.1\r\n" + b"A: x\r\n" * 2000 + b"\r\n", 431),
-    (b"G" * 100000, 431),
-])
-def test_requests(server, where, request_, code):
+@pytest.mark.parametrize("request_", [
+    b"GET /healthz HTTP/1.0\r\n\r\n",
+    b"GET /healthz HTTP/1.1\nHost: x\n\n",
+    b"\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
+    b"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"3\r\nabc\r\n0\r\n\r\n"])
+def test_sound(where, request_):
+    assert ask(where, request_)[::2] == (200, b"live\n")
+
+
+@pytest.mark.parametrize("request_", [
+    b"GET /healthz HTTP/2.0\r\nHost: x\r\n\r\n",
+    b"GET /healthz\r\n\r\n",
+    b"GET  HTTP/1.1\r\n\r\n",
+    b" /healthz HTTP/1.1\r\n\r\n",
+    b"GET /\0 HTTP/1.1\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\n",
+    b'{"jsonrpc":"2.0","id":1,"method":"shutdown"}\n',
+    b"GET /healthz HTTP/1.1\r\nno field\r\n\r\n",
+    b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: " + b"x" * HEAD_BYTES,
+    b"GET /healthz HTTP/1.1\r\n" + b"A: x\r\n" * 4000 + b"\r\n",
+    b"G" * 100000,
+    b"POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"what",
+    os.urandom(4096)])
+def test_garbage(server, where, request_):
+    """It ends by itself, not with an answer; nobody else notices."""
     with connect(where) as sock:
         try:
             sock.sendall(request_)
             answer = read_all(sock)
-        except (ConnectionResetError, BrokenPipeError):
-            answer = None  # more than is read was sent: it may be cut off
-        if answer or len(request_) < HEAD_BYTES:
-            assert split(answer)[0] == code
+        except ConnectionError:
+            answer = b""  # more was sent than is read
+        assert not answer.startswith(b"HTTP/1.1 2")
     server.ping()
     assert get(where, "/healthz")[0] == 200
 
@@ -433,7 +448,7 @@ def test_in_small_pieces(where):
 def test_half_closed(where):
     """Who has asked may shut its side; who has not gets nothing."""
     with connect(where) as sock:
-        sock.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         sock.shutdown(socket.SHUT_WR)
         assert split(read_all(sock))[0] == 200
     with connect(where) as sock:
@@ -442,12 +457,35 @@ def test_half_closed(where):
         assert read_all(sock) == b""
 
 
-def test_who_does_not_ask_is_told(where):
-    """After five seconds; nobody waits for it meanwhile."""
-    with connect(where) as slow:
+def test_who_does_not_ask_is_closed(where):
+    """Nobody waits for it meanwhile."""
+    with connect(where) as silent, connect(where) as slow:
         slow.sendall(b"GET /metrics HTTP/1.1\r\n")
         assert get(where, "/healthz")[0] == 200
-        assert split(read_all(slow))[0] == 408
+        assert read_all(slow) == read_all(silent) == b""
+
+
+@pytest.mark.parametrize("begin, piece", [
+    (b"GET /metrics HTTP/1.1\r\n", b"A: x\r\n"),
+    (b"POST /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+     b"1\r\nx\r\n")])
+def test_who_never_ends_is_closed(where, begin, piece):
+    """Though it is never silent for long."""
+    with connect(where) as endless:
+        endless.sendall(begin)
+        endless.settimeout(1)
+        for _ in range(int(DEADLINE)):
+            try:
+                endless.sendall(piece)
+                assert endless.recv(4096) == b""
+                break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        else:
+            raise AssertionError("it is never closed")
+    assert get(where, "/healthz")[0] == 200
 
 
 def test_who_does_not_read_holds_up_nobody(server, where):
@@ -458,9 +496,10 @@ def test_who_does_not_read_holds_up_nobody(server, where):
             sock = socket.socket()
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
             sock.connect(where)
-            sock.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
             deaf.append(sock)
         server.ping()
+        until(lambda: live(where), "a probe is answered")
         assert scrape(where)
     finally:
         for sock in deaf:
@@ -468,33 +507,38 @@ def test_who_does_not_read_holds_up_nobody(server, where):
 
 
 def test_200_connections(make):
-    """Idle ones make way: a probe is answered at once, and descriptors are
-    bounded.  Afterwards all are closed."""
+    """Of idle ones descriptors are bounded, and they end by themselves: no
+    scrape is kept out for longer."""
     server = make(metrics=TCP)  # and no load that opens files
     where = address(server)
     until(lambda: server.connections() == 0, "who asked where has gone")
     before = server.fd_count()
     idle = [connect(where) for _ in range(200)]
     try:
-        assert get(where, "/healthz")[0] == 200
+        for _ in range(10):
+            server.ping()
+            assert server.fd_count() <= before + CONNECTIONS + 1
+        until(lambda: live(where), "a probe is answered")
         assert scrape(where)
-        assert server.fd_count() <= before + CONNECTIONS
-        server.ping()
+        for sock in idle:
+            assert read_all(sock) == b""
+        until(lambda: server.fd_count() <= before, "all are closed")
     finally:
         for sock in idle:
             sock.close()
-    until(lambda: server.fd_count() <= before, "all are closed")
 
 
-def test_200_scrapes_at_once(where):
-    asking = []
-    for _ in range(200):
-        asking.append(connect(where))
-        asking[-1].sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-    for sock in asking:
-        code, fields, body = split(read_all(sock))
-        assert code == 200 and len(body) == int(fields["Content-Length"])
-        sock.close()
+def test_scrapes_at_once(where):
+    """As many as there may be connections, time and again."""
+    for _ in range(4):
+        asking = []
+        for _ in range(CONNECTIONS):
+            asking.append(connect(where))
+            asking[-1].sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        for sock in asking:
+            code, fields, body = split(read_all(sock))
+            assert code == 200 and len(body) == int(fields["Content-Length"])
+            sock.close()
 
 
 def test_answers_while_a_table_loads(make, big_checkpoint):
@@ -572,7 +616,7 @@ def test_path_in_use(make, tmp_path):
 def test_restart_takes_the_port_again(server, where):
     """While connections of the former one linger."""
     lingering = connect(where)
-    lingering.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+    lingering.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
     read_all(lingering)
     server.kill()
     server.config["metrics"] = {"listen": f"{where[0]}:{where[1]}"}
