@@ -329,7 +329,8 @@ def main():
         except (tables.TableError, cuda_driver.DriverError,
                 beside.NotCovered, engram_ctypes.EngramError, RuntimeError) as error:
             sys.exit(f"bench_gather.py: {error}")
-    measure.write(args, "gather", result)
+    measure.write(args, "gather_cache" if list(args.parts) == ["cache"]
+                  else "gather", result)
 
 
 if __name__ == "__main__":

@@ -44,8 +44,10 @@ static void *serve(void *arg)
 	struct gather_unit unit;
 	struct gather_plan plan;
 
+	/* what a new ring holds is no post */
 	while (!atomic_load(&r->stop))
-		if (gather_look(r->served, 0, 64, &plan) &&
+		if (engram_ring_posted(&r->served->ring, 0) &&
+		    gather_look(r->served, 0, 64, &plan) &&
 		    gather_claim(r->served, 0, &plan, 0, true, &unit) ==
 			    GATHER_UNIT)
 			gather_serve(&unit);
