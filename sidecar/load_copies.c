@@ -176,18 +176,24 @@ static enum engram_status make_missing(
 	struct engram_error *err)
 {
 	enum engram_status status = ENGRAM_OK;
-	uint32_t i;
+	struct generation_layer *layers;
+	uint32_t copy, i;
 
-	for (i = 0; i < gen->num_segments && !status; i++)
-		if (copies >> (i / gen->num_layers) & 1)
-			status = load_create(load, specs[i % gen->num_layers],
-					     gen, &gen->layers[i], err);
+	for (copy = 0; copy < gen->num_copies; copy++) {
+		layers = generation_copy(gen, copy);
+		for (i = 0;
+		     copies >> copy & 1 && i < gen->num_layers && !status; i++)
+			status = load_create(load, specs[i], gen, &layers[i],
+					     err);
+	}
 	if (!status)
 		status = load_replicate(load, gen, copies, job, err);
-	for (i = 0; i < gen->num_segments && !status; i++)
-		if (copies >> (i / gen->num_layers) & 1)
-			status = engram_segment_publish(gen->layers[i].writer,
-							err);
+	for (copy = 0; copy < gen->num_copies; copy++) {
+		layers = generation_copy(gen, copy);
+		for (i = 0;
+		     copies >> copy & 1 && i < gen->num_layers && !status; i++)
+			status = engram_segment_publish(layers[i].writer, err);
+	}
 	if (!status)
 		status = generation_identify(gen, err);
 	return status ? status : FAILPOINT_STATUS(copy_mended, err);
