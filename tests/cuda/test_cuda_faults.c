@@ -319,7 +319,8 @@ static void protecting_fails(void **state)
 	(void)state;
 	while (one_fault(&plan, WRITABLE))
 		plan.nth++;
-	assert_int_equal(plan.nth - 1, 2 * FAKE_LAYERS);
+	/* the copy of the header, codes and scales */
+	assert_int_equal(plan.nth - 1, 3 * FAKE_LAYERS);
 }
 
 int main(void)
