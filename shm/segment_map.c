@@ -171,6 +171,24 @@ static enum engram_status copy_header(int fd, struct engram_segment_map *m,
 	return ENGRAM_OK;
 }
 
+/* Most of the region is zeros, as is a page that is given back. */
+static enum engram_status give_back_zeros(const struct engram_segment_map *m,
+					  struct engram_error *err)
+{
+	static const char zeros[4096];
+	char *base = (char *)m->header;
+	uint64_t used = m->header_bytes;
+
+	while (used &&
+	       !memcmp(base + used - sizeof(zeros), zeros, sizeof(zeros)))
+		used -= sizeof(zeros);
+	used = round_up(used, (uint64_t)sysconf(_SC_PAGESIZE));
+	if (used < m->header_bytes &&
+	    madvise(base + used, m->header_bytes - used, MADV_DONTNEED))
+		return engram_error_sys(err, errno, "madvise");
+	return ENGRAM_OK;
+}
+
 /* What is mapped from, and what for: PROT_READ, with PROT_WRITE or not. */
 struct map_source {
 	int fd;
@@ -264,6 +282,8 @@ static enum engram_status map_checked(int fd, int protection,
 	status = copy_header(fd, m, err);
 	if (!status)
 		status = check_header(&h, m->header, err);
+	if (!status)
+		status = give_back_zeros(m, err);
 	if (status)
 		return status;
 	if (row_end == UINT64_MAX)

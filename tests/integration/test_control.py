@@ -34,7 +34,7 @@ def test_greeting(sidecar, client):
     assert hello["product"] == "engramd"
     assert re.fullmatch(r"\d+\.\d+\.\d+", hello["version"])
     assert hello["protocol"] == {"major": 1, "minor": 0}
-    assert hello["capabilities"] == ["attach", "events", "jobs"]
+    assert hello["capabilities"] == ["attach", "events", "jobs", "nodes"]
     assert hello["instance"] == sidecar.instance
     assert re.fullmatch("[0-9a-f]{16}", hello["boot_epoch"])
     assert hello["pid"] == sidecar.process.pid
