@@ -91,8 +91,7 @@ static enum engram_status adopt_layer(const struct load *load,
 	status = engram_segment_adopt(&backing, name, &layer->writer, err);
 	if (status)
 		return status;
-	layer->header = engram_segment_writer_header(layer->writer);
-	gen->bytes += layer->header->total_bytes;
+	generation_count_layer(gen, layer);
 	status = FAILPOINT_STATUS(adopt_mapped, err);
 	if (!status)
 		status = engram_segment_compare(layer->header, spec, err);

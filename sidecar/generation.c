@@ -217,6 +217,13 @@ void generation_put(void *arg)
 		gen->idle(gen);
 }
 
+void generation_count_layer(struct generation *gen,
+			    struct generation_layer *layer)
+{
+	layer->header = engram_segment_writer_header(layer->writer);
+	gen->bytes += layer->header->total_bytes;
+}
+
 void generation_layer_map(const struct generation_layer *layer,
 			  struct engram_segment_map *map)
 {

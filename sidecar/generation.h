@@ -109,6 +109,11 @@ enum engram_status generation_fits(const struct generation *gen, uint32_t index,
 void generation_get(struct generation *gen);
 void generation_put(void *gen);
 
+/* A layer has got its writer: its header is that, its bytes are the
+ * generation's. */
+void generation_count_layer(struct generation *gen,
+			    struct generation_layer *layer);
+
 /* The whole of a layer as the loader's and the verifier's view. */
 void generation_layer_map(const struct generation_layer *layer,
 			  struct engram_segment_map *map);

@@ -93,8 +93,7 @@ enum engram_status load_create(const struct load *load,
 	status = engram_segment_create(&backing, &of, &layer->writer, err);
 	if (status)
 		return status;
-	layer->header = engram_segment_writer_header(layer->writer);
-	gen->bytes += layer->header->total_bytes;
+	generation_count_layer(gen, layer);
 	return ENGRAM_OK;
 }
 
