@@ -51,6 +51,14 @@ def cuda_hash(table, tokens, **more):
 def rows_like(table, ids):
     return np.full((ids.shape[0], table.local_heads, table.dim), 7,
                    dtype=np.uint16)
+
+def refused(error, path, call):
+    try:
+        call()
+    except error as caught:
+        assert caught.path == path, caught.path
+        return str(caught)
+    raise SystemExit(f"not refused: {path}")
 """
 
 
@@ -224,14 +232,6 @@ table = client.attach("demo", device=0)
 cpu = client.attach("demo")
 ids = table.hash(range(5))
 
-def refused(error, path, call):
-    try:
-        call()
-    except error as caught:
-        assert caught.path == path, caught.path
-        return str(caught)
-    raise SystemExit(f"not refused: {path}")
-
 wrong = errors.InvalidArgument
 gather = table.gather(max_rows=10 * table.num_cols, prefetch=2)
 assert "lookup takes" in refused(
@@ -315,21 +315,13 @@ table = client.attach("demo", device=0)
 cpu = client.attach("demo")
 ids = cpu.hash(range(5))
 
-def refused(error, path, call):
-    try:
-        call()
-    except error as caught:
-        assert caught.path == path, caught.path
-        return caught
-    raise SystemExit(f"not refused: {path}")
-
 out = rows_like(table, ids)
 wrong = errors.InvalidArgument
 # mixed devices, no output, a device that the table is not on
 refused(wrong, "hash_ids", lambda: table.lookup(Device(ids), 3, out=out))
 refused(wrong, "out", lambda: table.lookup(Device(ids), 3))
-text = str(refused(wrong, "hash_ids", lambda: cpu.lookup(
-    Device(ids), 3, out=Device(out))))
+text = refused(wrong, "hash_ids", lambda: cpu.lookup(
+    Device(ids), 3, out=Device(out)))
 assert "attach the table with the device=" in text
 refused(wrong, "stream", lambda: table.lookup(
     Device(ids), 3, out=Device(out), stream="x"))
