@@ -115,18 +115,27 @@ static enum engram_status prepare_next(struct engram_cuda_table *t,
 	return status;
 }
 
+/* Once nobody finds it: gather_rescue.c, and who cancels it. */
+static void forget_next(struct engram_cuda_table *t)
+{
+	pthread_mutex_lock(&t->lock);
+	t->next = NULL;
+	pthread_mutex_unlock(&t->lock);
+}
+
 static void *run_prepare(void *arg)
 {
-	struct engram_cuda_table *t = arg;
+	struct engram_cuda_table *t = arg, *next = t->next;
 	enum engram_status status = prepare_next(t, &t->next_failure);
+	enum cuda_next_state state = status		? CUDA_NEXT_FAILED
+				     : next->generation ? CUDA_NEXT_PREPARED
+							: CUDA_NEXT_RETIRED;
 
-	if (status || !t->next->generation) {
-		next_free(t->next);
-		t->next = NULL;
+	if (state != CUDA_NEXT_PREPARED) {
+		forget_next(t);
+		next_free(next);
 	}
-	atomic_store(&t->next_state, status    ? CUDA_NEXT_FAILED
-				     : t->next ? CUDA_NEXT_PREPARED
-					       : CUDA_NEXT_RETIRED);
+	atomic_store(&t->next_state, state);
 	return NULL;
 }
 
@@ -137,9 +146,7 @@ static void retire(struct engram_cuda_table *t)
 
 	/* On an error the context is gone, and with it all that reads. */
 	engram_cuda_ignore(cudaEventSynchronize(old->over));
-	pthread_mutex_lock(&t->lock); /* gather_rescue.c reads it no more */
-	t->next = NULL;
-	pthread_mutex_unlock(&t->lock);
+	forget_next(t);
 	cuda_unregister(&old->ranges);
 	engram_detach(old->table);
 	next_free(old);
@@ -183,9 +190,10 @@ static void join(struct engram_cuda_table *t)
 
 void cuda_next_stop(struct engram_cuda_table *t)
 {
-	if (t->next_started && t->next &&
-	    atomic_load(&t->next_state) == CUDA_NEXT_PREPARING)
+	pthread_mutex_lock(&t->lock);
+	if (t->next && atomic_load(&t->next_state) == CUDA_NEXT_PREPARING)
 		atomic_store(&t->next->cancel, 1);
+	pthread_mutex_unlock(&t->lock);
 	join(t);
 	next_free(t->next);
 	t->next = NULL;

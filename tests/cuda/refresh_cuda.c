@@ -7,6 +7,7 @@
  *	refresh_cuda SOCKET TABLE PLACEMENT TOKENS
  *
  *	step COUNT SEED		steps with new tokens, compared with the CPU's
+ *	begin			to prepare, and not wait for it
  *	prepare			until it is prepared, or nothing is new
  *	refresh GENERATION SEED	between two steps that are both under way; the
  *				first one's rows are those of before
@@ -432,6 +433,8 @@ static void obey(const char *line)
 	if (sscanf(line, "step %u %" SCNu64, &count, &seed) == 2) {
 		while (count--)
 			step(seed++);
+	} else if (!strncmp(line, "begin", 5)) {
+		status = engram_cuda_table_prepare(table, &generation);
 	} else if (!strncmp(line, "prepare", 7)) {
 		status = prepare(&generation);
 	} else if (sscanf(line, "refresh %" SCNu64 " %" SCNu64, &generation,

@@ -145,6 +145,14 @@ def test_withdrawn(program, server):
     engine.end()
 
 
+def test_ends_while_a_thread_is_told(program, server):
+    engine = Engine(program, server)
+    job = server.client().call("unload", table="demo")["job"]
+    assert engine.do("begin")["status"] == STATUS["NOTREADY"]
+    engine.end()
+    assert server.client().finish(job)["state"] == "done"
+
+
 @pytest.fixture
 def in_place(seeds, tmp_path):
     server = engramd.Sidecar(
@@ -168,7 +176,10 @@ def test_in_place(program, seeds, in_place, placement):
         engramd.until(lambda: client.table("demo")["state"] == "draining",
                       "clients are told")
         engine.do("step", 1, turn)
-        assert engine.do("prepare")["status"] == STATUS["DRAINING"]
+        if turn == 2:  # parks while a thread is told that
+            assert engine.do("begin")["status"] == STATUS["NOTREADY"]
+        else:
+            assert engine.do("prepare")["status"] == STATUS["DRAINING"]
         assert engine.do("park")["status"] == 0
         assert client.finish(job)["state"] == "done"
         assert engine.do("prepare")["prepared"] == turn + 1
