@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -14,7 +15,6 @@
 
 #define SCALE_SPAN 32
 #define ROW_MAX	   4096
-#define ASK_MS	   500 /* see READER_CALL_MS */
 
 struct known {
 	char content_id[33];
@@ -25,6 +25,7 @@ struct reader_stats *stats;
 const char *reader_socket, *reader_table;
 static struct known known[SYNTH_SEEDS];
 static int num_known;
+static int64_t withdrawn_ms;
 
 void reader_pause_ms(long ms)
 {
@@ -80,13 +81,13 @@ static int64_t now_ms(void)
 
 bool reader_withdrawn(const engram_table *table, int64_t *since_ms)
 {
-	if (!table || engram_table_poll(table)) {
+	if (!withdrawn_ms || !table || engram_table_poll(table)) {
 		*since_ms = 0;
 		return false;
 	}
 	if (!*since_ms)
 		*since_ms = now_ms();
-	return now_ms() - *since_ms >= ASK_MS;
+	return now_ms() - *since_ms >= withdrawn_ms;
 }
 
 static bool row_is(const unsigned char *codes, const unsigned char *scales,
@@ -137,9 +138,11 @@ static bool map_stats(const char *path)
 
 bool reader_begin(int argc, char **argv)
 {
+	const char *ms = getenv("READER_WITHDRAWN_MS");
 	int i;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	withdrawn_ms = ms ? atoi(ms) : 0;
 	if (argc < 5 || !map_stats(argv[3])) {
 		fprintf(stderr, "usage: %s SOCKET TABLE STATS HEX=SEED...\n",
 			argv[0]);

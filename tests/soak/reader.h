@@ -17,8 +17,7 @@
 
 #include "engram.h"
 
-/* A call that gets no answer for so long has failed.  With the time for which a
- * withdrawn table is read on, less than any settle_seconds here but 0. */
+/* A call that gets no answer for so long has failed. */
 #define READER_CALL_MS 500
 
 /* row_reader.py reads it. */
@@ -44,7 +43,10 @@ bool reader_begin(int argc, char **argv);
 void reader_note(enum engram_status status);
 /* Which rows the table must have. */
 bool reader_seed_of(const engram_table *table, uint32_t *seed);
-/* Has the table been withdrawn for as long as it may be read? */
+/* Has the table been withdrawn for as long as it may be read?  That is
+ * READER_WITHDRAWN_MS of the environment, for tables that are reloaded in
+ * place: with READER_CALL_MS less than their settle_seconds.  All others are
+ * read on, through restarts of engramd however long. */
 bool reader_withdrawn(const engram_table *table, int64_t *since_ms);
 
 void reader_check_row(const unsigned char *codes, const unsigned char *scales,

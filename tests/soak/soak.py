@@ -183,7 +183,9 @@ class Soak:
         read = collections.Counter(reader.table for reader in self.readers)
         table = min(RELOAD, key=lambda table: read[table])
         binary = next(self.binaries)
-        reader = row_reader.RowReader(self.sidecar, table, self.known, binary)
+        withdrawn = {"READER_WITHDRAWN_MS": "500"} if table == PLACED else {}
+        reader = row_reader.RowReader(self.sidecar, table, self.known, binary,
+                                      **withdrawn)
         reader.table, reader.binary = table, binary
         self.readers.append(reader)
 
