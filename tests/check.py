@@ -76,7 +76,7 @@ def run_pytest(paths, build):
     """Counts of pytest, from its JUnit file."""
     report = build / "pytest.xml"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "--durations=10", "-rs",
+    command = [sys.executable, "-m", "pytest", "-q", "--durations=10", "-rsfE",
                "-o", f"timeout={TEST_SECONDS}",
                "-p", "no:cacheprovider", f"--junitxml={report}", *paths]
     env = dict(os.environ, ENGRAM_BUILD=str(build),
