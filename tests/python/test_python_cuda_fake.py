@@ -151,6 +151,7 @@ with table.gather(max_rows=1000) as gather:
     # nothing is posted while engramd is busy with what was measured
     while not gather.counters().gathered:
         gather.lookup(Device(ids), 9, path="host", out=Device(out))
+        assert np.array_equal(out, cpu.lookup(ids, 9))
     assert gather.counters().failed == 0
     try:
         gather.lookup(Device(ids), 9, path="teleport", out=Device(out))
