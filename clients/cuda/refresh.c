@@ -115,7 +115,8 @@ static enum engram_status prepare_next(struct engram_cuda_table *t,
 	return status;
 }
 
-/* Once nobody finds it: gather_rescue.c, and who cancels it. */
+/* Before it is freed: gather_rescue.c and cuda_next_stop() look under the
+ * lock. */
 static void forget_next(struct engram_cuda_table *t)
 {
 	pthread_mutex_lock(&t->lock);
